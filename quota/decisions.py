@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import QUOTA_TYPES, TIE_ORDER
+from quota.names import Pair, some_of
 from quota.resolution import Side
 from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
 from quota.usage import EntityNames
@@ -58,6 +59,10 @@ class Violations:
     has_user: Flags
     has_client_id: Flags
 
+    def take(self, rows: Ids) -> "Violations":
+        """Some of them."""
+        return Violations(*(getattr(self, field.name)[rows] for field in fields(self)))
+
     @classmethod
     def joined(cls, parts: list[Self]) -> Self:
         """All of these, at least one part."""
@@ -67,20 +72,76 @@ class Violations:
 
 
 @dataclass(frozen=True, slots=True)
-class Throttles:
-    """The decisions that apply to n entities, each once, in no order; X is after the cap, and above 0."""
+class Claims:
+    """Why each of n clients must wait: the figures of one quota type, that with the longest wait.
 
-    rows: Ids
+    Attributes:
+        quota_type: positions in `QUOTA_TYPES`.
+        has_user: whether the user is a tag of the sensor; `has_client_id` likewise.
+        observed: O, per second (bytes, or percent of one thread).
+        bound: T, per second; infinity for none.
+        tokens: what the bucket holds; NaN where none is kept.
+        owed_ms: the larger of X by the rate and of the time the bucket needs to come back to 0; 0 without a bound.
+        level: the level the bound comes from; 0 = no quota.
+    """
+
     quota_type: Ints
+    has_user: Flags
+    has_client_id: Flags
+    observed: Floats
     bound: Floats
+    window_ms: Ints
+    tokens: Floats
+    owed_ms: Ints
     level: Ints
+
+    def take(self, rows: Ids | Flags) -> "Claims":
+        """The claims of some of the clients."""
+        return Claims(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def put(self, rows: Ids, others: "Claims") -> None:
+        """Set the claims of some of the clients."""
+        for field in fields(self):
+            getattr(self, field.name)[rows] = getattr(others, field.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The applied decisions of a batch: the throttles that n clients are asked to obey, one each, in no order.
+
+    Attributes:
+        names: of all rows of the usage.
+        rows: a row of usage of each client.
+        keys: the key of each client: `HashedNames.entity_keys`.
+        throttle_time_ms: X of each, after the cap, above 0.
+    """
+
+    names: EntityNames
+    rows: Ids
+    keys: Pair
+    claims: Claims
     throttle_time_ms: Ints
 
-    @classmethod
-    def none(cls) -> Self:
-        """No client must wait."""
-        nothing = np.zeros(0, np.int64)
-        return cls(nothing, nothing, np.zeros(0, np.float64), nothing, nothing)
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Ids | Flags) -> "Asked":
+        """Some of them."""
+        keys, claims = some_of(self.keys, rows), self.claims.take(rows)
+        return Asked(self.names, self.rows[rows], keys, claims, self.throttle_time_ms[rows])
+
+
+_NO_IDS: Final = np.zeros(0, np.int64)
+_NO_FLAGS: Final = np.zeros(0, np.bool_)
+_NO_FLOATS: Final = np.zeros(0, np.float64)
+_NO_WORDS: Final = np.zeros(0, np.uint64)
+NOTHING_ASKED: Final = Asked(
+    EntityNames(pa.table({"user": pa.array([], pa.string()), "client_id": pa.array([], pa.string())}), False),
+    _NO_IDS,
+    (_NO_WORDS, _NO_WORDS),
+    Claims(_NO_IDS, _NO_FLAGS, _NO_FLAGS, _NO_FLOATS, _NO_FLOATS, _NO_IDS, _NO_FLOATS, _NO_IDS, _NO_IDS),
+    _NO_IDS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +158,6 @@ class Judged:
     cap_ms: Ints
     capped_ms: Ints
     applied: Flags
-
-    def throttles(self) -> Throttles:
-        """Those that apply."""
-        found, at = self.violations, self.applied.nonzero()[0]
-        return Throttles(found.rows[at], found.types[at], found.bound[at], found.level[at], self.capped_ms[at])
 
 
 def judge(parts: list[Violations], caps: ThrottleCaps, sample_window_ms: int) -> Judged:
@@ -121,6 +177,18 @@ def judge(parts: list[Violations], caps: ThrottleCaps, sample_window_ms: int) ->
     capped_ms = np.where(cap_ms == NO_CAP, raw_ms, np.minimum(raw_ms, cap_ms))
     applied = _applied(local, found.types, found.sides, capped_ms, len(first))
     return Judged(found, first, local, raw_ms, cap_ms, capped_ms, applied)
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What was decided for a batch of usage with these names; `judged` is None if nothing is violated."""
+
+    names: EntityNames
+    judged: Judged | None
+
+    def table(self) -> pa.Table:
+        """The violations as rows of `SCHEMA`: see `QuotaEngine.record`."""
+        return SCHEMA.empty_table() if self.judged is None else decisions_table(self.judged, self.names)
 
 
 def decisions_table(judged: Judged, names: EntityNames) -> pa.Table:

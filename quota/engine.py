@@ -11,23 +11,26 @@ from numpy.typing import NDArray
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import (
     KEY,
-    SCHEMA,
+    NOTHING_ASKED,
     SENSOR,
+    Asked,
+    Claims,
+    Decisions,
     Judged,
     Violations,
     columns_of,
-    decisions_table,
     judge,
     names_of,
     names_where,
 )
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument, InvalidUsage
-from quota.names import HashedNames
+from quota.names import HashedNames, Pair
 from quota.rates import TokenBuckets
 from quota.resolution import NO_QUOTA, Candidates, Resolved, Side
 from quota.sensors import (
     IDLE_MS,
+    UNRESOLVED,
     BatchInstant,
     Key,
     SensorGroups,
@@ -37,7 +40,7 @@ from quota.sensors import (
     violated_sensors,
 )
 from quota.snapshot import QuotaSnapshot
-from quota.throttle_time import ThrottleCaps, owed_time_ms
+from quota.throttle_time import ThrottleCaps, owed_time_ms, type_that_owes_most
 from quota.usage import EntityNames, Usage
 
 __all__ = ["QuotaEngine", "QuotaSnapshot", "ThrottleCaps"]
@@ -79,6 +82,7 @@ LEVELS_SCHEMA: Final = pa.schema(
 
 Scope = Literal["cluster", "broker"]
 
+_LAST_MS: Final = np.iinfo(np.int64).max
 _MAX_SAMPLES: Final = 1024
 _MAX_SAMPLE_WINDOW_MS: Final = 3_600_000
 
@@ -186,13 +190,107 @@ class QuotaEngine:
         Raises:
             InvalidUsage: the table or the instant breaks these rules. No sensor was changed.
         """
-        self._check_instant(evaluated_at_ms)
-        batch = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
-        judged = self._judge(batch, evaluated_at_ms, is_old)
-        return SCHEMA.empty_table() if judged is None else decisions_table(judged, batch.names)
+        return self.decide(usage, evaluated_at_ms, is_old).table()
 
-    def evaluate(self, entities: pa.Table, evaluated_at_ms: int) -> pa.Table:
-        """Say what entities owe at an instant. Reads only.
+    def decide(self, usage: pa.Table | Usage, evaluated_at_ms: int, is_old: bool = False) -> Decisions:
+        """Do what `record` does, and make no rows of the decisions yet."""
+        self._check_instant(evaluated_at_ms)
+        if not isinstance(usage, Usage):
+            usage = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
+        return Decisions(usage.names, self._judge(usage, evaluated_at_ms, is_old))
+
+    def asked(self, decisions: Decisions, evaluated_at_ms: int) -> Asked:
+        """The throttles that the last decisions ask for, with what the buckets owe. Reads only."""
+        judged = decisions.judged
+        if judged is None:
+            return NOTHING_ASKED
+        rows = judged.applied.nonzero()[0]
+        if not len(rows):
+            return NOTHING_ASKED
+        found = judged.violations.take(rows)
+        tokens = np.full(len(rows), np.nan)
+        for quota_type in range(len(QUOTA_TYPES)) if self.carry_debt else ():
+            at = (found.types == quota_type).nonzero()[0]
+            if len(at):
+                sensors = self._sensors.entities.sensors((Side.ENFORCED, quota_type), found.entities[at])
+                tokens[at] = self._tokens(quota_type, sensors, found.bound[at], evaluated_at_ms)
+        owed_ms = owed_time_ms(found.observed, found.window_ms, np.nan_to_num(tokens), found.bound)
+        claims = Claims(
+            quota_type=found.types,
+            has_user=found.has_user,
+            has_client_id=found.has_client_id,
+            observed=found.observed,
+            bound=found.bound,
+            window_ms=found.window_ms,
+            tokens=tokens,
+            owed_ms=owed_ms,
+            level=found.level,
+        )
+        return Asked(
+            decisions.names, found.rows, self._sensors.entities.keys(found.entities), claims, judged.capped_ms[rows]
+        )
+
+    def keys_of(self, clients: pa.Table) -> Pair:
+        """The keys of clients, by their names: columns broker_id, user, client_id."""
+        return EntityNames(clients, has_brokers=True).hashed(self._sensors.seeds).entity_keys()
+
+    def claims(self, keys: Pair, preferred: Ints, at_ms: int | Ints) -> tuple[Claims, Flags]:
+        """What clients owe at an instant, or each at its own, by the type that owes most: the figures of `evaluate`.
+
+        Reads only. No name is looked up: for a client that has not sent usage under the quotas in force, or that no
+        enforced quota bounds, the figures say nothing.
+
+        Args:
+            keys: of the clients: see `Asked`.
+            preferred: the quota type of each where several types ask for the same wait.
+
+        Returns:
+            The claims, and of which clients they are right.
+        """
+        entities = self._sensors.entities.find(keys)
+        is_known = entities >= 0
+        shape = (len(QUOTA_TYPES), len(preferred))
+        sensors, bound = np.zeros(shape, np.int64), np.full(shape, np.inf)
+        observed, tokens, window_ms = np.zeros(shape), np.full(shape, np.nan), np.ones(shape, np.int64)
+        enforced = (key for key in self._sensors.recording if key[0] is Side.ENFORCED)
+        for key in enforced if is_known.any() else ():
+            quota_type = key[1]
+            ids = sensors[quota_type] = self._sensors.entities.sensors(key, entities)
+            is_known &= ids != UNRESOLVED
+            bound[quota_type] = self._sensors.by_key[key].bound[ids]
+            if np.isinf(bound[quota_type]).all():
+                continue  # it owes nothing
+            observed[quota_type], window_ms[quota_type] = self._observed(key, ids, at_ms)
+            if self.carry_debt:
+                tokens[quota_type] = self._tokens(quota_type, ids, bound[quota_type], at_ms)
+        owed_ms = owed_time_ms(observed, window_ms, np.nan_to_num(tokens), bound)
+        types = type_that_owes_most(owed_ms, preferred)
+        at = types, np.arange(len(types))
+        level = np.zeros(len(types), np.int64)
+        for quota_type in range(len(QUOTA_TYPES)):
+            if of_type := self._sensors.by_key.get((Side.ENFORCED, quota_type)):
+                rows = (types == quota_type).nonzero()[0]
+                level[rows] = of_type.level.take(sensors[quota_type, rows], mode="clip")
+        numbers, own = self._sensors.numbers, sensors[at]
+        has_user, has_client_id = (
+            flags.take(own, mode="clip") if len(flags) else np.zeros(len(own), np.bool_)
+            for flags in (numbers.has_user, numbers.has_client_id)
+        )
+        claims = Claims(
+            quota_type=types,
+            has_user=has_user,
+            has_client_id=has_client_id,
+            observed=observed[at],
+            bound=bound[at],
+            window_ms=window_ms[at],
+            tokens=tokens[at],
+            owed_ms=owed_ms[at],
+            level=level,
+        )
+        return claims, is_known & np.isfinite(claims.bound)
+
+    def evaluate(self, entities: pa.Table, evaluated_at_ms: int | Ints) -> pa.Table:
+        """Say what entities owe at an instant, or each at its own. Reads only.
 
         `owed_ms` is the larger of two times: X, from the rate at that instant, and the time that the bucket needs to
         come back to 0. No cap is applied: a cap cuts what is owed into slices and does not reduce it, so it is for the
@@ -210,7 +308,7 @@ class QuotaEngine:
         Raises:
             InvalidUsage: a column is missing, or the instant is before the last `record`.
         """
-        self._check_instant(evaluated_at_ms)
+        self._check_instant(int(np.min(evaluated_at_ms, initial=_LAST_MS)))
         names = EntityNames(entities, self.scope == "broker")
         found = self._of_types(names, partial(self._owed, now_ms=evaluated_at_ms))
         observed, bound, window_ms, tokens, owed_ms = found
@@ -338,7 +436,7 @@ class QuotaEngine:
         return [np.stack(columns, axis=1).ravel() for columns in zip(*found, strict=True)]
 
     def _owed(
-        self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
+        self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int | Ints
     ) -> tuple[Floats, Floats, Ints, Floats, Ints]:
         """O, T, W, tokens and what is owed, of each entity for one type."""
         resolved, ids, rate, span_ms = self._seen_by(Side.ENFORCED, hashes, candidates, quota_type, now_ms)
@@ -353,7 +451,7 @@ class QuotaEngine:
         return resolved.quota, resolved.bound, resolved.has_user, resolved.has_client_id, observed, window_ms
 
     def _seen_by(
-        self, side: Side, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int
+        self, side: Side, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int | Ints
     ) -> tuple[Resolved, Ids, Floats, Ints]:
         """The row that a side sees of each entity for one type, its sensor, and O and W of that."""
         resolved = self._sensors.resolution.resolve(hashes, candidates, side, quota_type)

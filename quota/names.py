@@ -19,6 +19,12 @@ from quota.arrays import Flags, Ids, Ints
 Words = NDArray[np.uint64]
 Pair = tuple[Words, Words]  # the two hashes of n names, uint64[n] each
 
+
+def some_of(pair: Pair, rows: Ids | Flags) -> Pair:
+    """The hashes of some of the names."""
+    return pair[0][rows], pair[1][rows]
+
+
 _WORD: Final = 8
 _SHIFT_1: Final = np.uint64(32)
 _SHIFT_2: Final = np.uint64(29)
@@ -165,12 +171,8 @@ class HashedNames:
 
     def take(self, rows: Ints) -> "HashedNames":
         """The hashes of some of the rows."""
-
-        def some(names: Pair) -> Pair:
-            return names[0][rows], names[1][rows]
-
-        broker = None if self.broker_id is None else some(self.broker_id)
-        return HashedNames(self.seeds, some(self.user), some(self.client_id), broker)
+        broker = None if self.broker_id is None else some_of(self.broker_id, rows)
+        return HashedNames(self.seeds, some_of(self.user, rows), some_of(self.client_id, rows), broker)
 
     def entity_keys(self) -> Pair:
         """One 128-bit key per row, of broker, user and client-id together."""
@@ -263,6 +265,11 @@ class KeyIndex:
             # Left over are keys whose first half equals that of another new key. Each takes one more round.
             unknown = unknown[ids[unknown] < 0]
         return ids, np.concatenate(new_rows) if new_rows else np.zeros(0, np.int64)
+
+    def keys(self, ids: Ids) -> Pair:
+        """The key of each id."""
+        halves = self._keys[ids].view(np.uint64)
+        return halves[0::2], halves[1::2]
 
     def keep(self, kept: Flags) -> None:
         """Forget the ids that are not kept, bool[n]. The others get new numbers, in their order."""

@@ -3,28 +3,20 @@
 First decisions (docs/design.md, "The rate") depend on the sample windows alone, never on a token bucket. So a replay
 may begin at any instant: after it has read the usage of the (N + 1) · w before, its windows are what they were.
 
-`kquota throttles verify` decides batches again and compares with `differences`. `ReplayEngine` is for what-if: its
-answers have no names, and each client has an instant of its own.
+`kquota throttles verify` decides batches again and compares with `differences`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quota.arrays import Ids, Ints
-from quota.decisions import Throttles
-from quota.engine import QuotaEngine
-from quota.entity import QUOTA_TYPES
-from quota.holds import Owed
-from quota.resolution import Side
-from quota.sensors import Key
+from quota.arrays import Ints
 from quota.snapshot import QuotaSnapshot
-from quota.throttle_time import owed_time_ms
-from quota.usage import COLUMNS, EntityNames, Measure, Usage
+from quota.usage import COLUMNS
 
 _ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
 
@@ -105,101 +97,6 @@ def in_batches(usage: pa.Table) -> tuple[pa.Table, Ints]:
         column = ordered[name]
         begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
     return ordered, np.flatnonzero(begins)
-
-
-_UNKNOWN: Final = -1
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedUsage(Usage):
-    """Usage whose clients the caller has numbered; its names begin at `names_start` of `names`, which may have more."""
-
-    clients: Ids
-    names_start: int = 0
-
-    def rows(self, start: int, stop: int) -> Self:
-        """The rows from start to stop."""
-        produced, fetched, time = (
-            Measure(one.values[start:stop], None if one.present is None else one.present[start:stop])
-            for one in self.measures
-        )
-        return type(self)(
-            self.names,
-            self.window[start:stop],
-            self.last_ms[start:stop],
-            (produced, fetched, time),
-            self.clients[start:stop],
-            self.names_start + start,
-        )
-
-    def own_names(self) -> EntityNames:
-        """The names of these rows."""
-        return self.names.slice(self.names_start, len(self.clients))
-
-
-class ReplayEngine(QuotaEngine):
-    """A `QuotaEngine` that works by the numbers of clients and answers without names. Never call `expire_idle`."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._entity_of_client = np.zeros(0, np.int64)
-
-    def throttles(self, usage: NumberedUsage, evaluated_at_ms: int, is_old: bool = False) -> Throttles:
-        """Do what `record` does, and return only the applied decisions. `Usage.read` has checked the usage."""
-        self._check_instant(evaluated_at_ms)
-        judged = self._judge(usage, evaluated_at_ms, is_old)
-        return Throttles.none() if judged is None else judged.throttles()
-
-    def resolve_again(self, clients: Ids, names: pa.Table, evaluated_at_ms: int) -> None:
-        """Resolve clients and their names under the quotas now in force; `owed_at` needs that after `load_quotas`."""
-        if self._sensors.recording and len(clients):
-            self._grow(clients)
-            self._look_up_names(clients, EntityNames(names, self.scope == "broker"), evaluated_at_ms)
-
-    def owed_at(self, clients: Ids, at_ms: int | Ints, types: Ints | None = None) -> Owed:
-        """What clients owe, at an instant or each at its own, not before the last batch: the figures of `evaluate`.
-
-        Each client must have been resolved under the quotas in force: by a batch with usage of it, or by
-        `resolve_again`. While no quota is in force any number may be asked for: none owes. If types are given, only the
-        figures of these are looked up; of the others they say that there is no quota. Reads only.
-        """
-        # No client is looked up while nothing records: the numbers of clients that came then are not known here.
-        entities = self._entity_of_client[clients] if self._sensors.recording else clients
-        shape = (len(QUOTA_TYPES), len(clients))
-        bound, level = np.full(shape, np.inf), np.zeros(shape, np.int64)
-        observed, tokens, window_ms = np.zeros(shape), np.zeros(shape), np.ones(shape, np.int64)
-        for key in self._sensors.recording:
-            side, quota_type = key
-            if side is Side.SHADOW or (types is not None and not (types == quota_type).any()):
-                continue
-            sensors, of_type = self._sensors.entities.sensors(key, entities), self._sensors.by_key[key]
-            bound[quota_type] = of_type.bound[sensors]
-            level[quota_type] = of_type.level[sensors]
-            if np.isinf(bound[quota_type]).all():
-                continue  # it owes nothing
-            observed[quota_type], window_ms[quota_type] = self._observed(key, sensors, at_ms)
-            if self.carry_debt:
-                tokens[quota_type] = self._tokens(quota_type, sensors, bound[quota_type], at_ms)
-        return Owed(bound, level, window_ms, owed_time_ms(observed, window_ms, tokens, bound))
-
-    def _look_up(self, batch: Usage, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
-        if not isinstance(batch, NumberedUsage):
-            return super()._look_up(batch, now_ms)
-        self._grow(batch.clients)
-        entities = self._entity_of_client[batch.clients]
-        of_row = self._sensors.look_up_again(entities)
-        if of_row is None:
-            entities, of_row = self._look_up_names(batch.clients, batch.own_names(), now_ms)
-        return entities, of_row
-
-    def _look_up_names(self, clients: Ids, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
-        self._entity_of_client[clients], of_row = self._sensors.look_up(names, now_ms)
-        return self._entity_of_client[clients], of_row
-
-    def _grow(self, clients: Ids) -> None:
-        room = 2 * (int(clients.max()) + 1) - len(self._entity_of_client)
-        if room > len(self._entity_of_client):
-            self._entity_of_client = np.pad(self._entity_of_client, (0, room), constant_values=_UNKNOWN)
 
 
 def begins_time_epoch(last_ms: int, ring_ms: int, now_ms: Iterable[int | None]) -> bool:

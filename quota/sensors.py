@@ -21,7 +21,7 @@ from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import names_of, names_where
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidUsage
-from quota.names import DictionaryMemo, HashedNames, KeyIndex, Seeds
+from quota.names import DictionaryMemo, HashedNames, KeyIndex, Pair, Seeds
 from quota.rates import (
     MAX_DEBT_BURSTS,
     MAX_DEBT_BURSTS_OF_OLD,
@@ -168,6 +168,14 @@ class EntityDirectory:
         self._seen[ids] = True
         return ids
 
+    def find(self, keys: Pair) -> Ids:
+        """The number of each entity by its key (`HashedNames.entity_keys`); −1 for an unknown one."""
+        return self._index.find(keys)
+
+    def keys(self, entities: Ids) -> Pair:
+        """The keys of entities, which stay the same while their numbers may change."""
+        return self._index.keys(entities)
+
     def sensors(self, key: Key, entities: Ids) -> Ids:
         """The sensor of each entity, by its number; `UNRESOLVED` if it was not resolved since `forget_sensors`."""
         return self.of_key[key].take(entities, mode="clip")
@@ -311,18 +319,6 @@ class SensorTable:
                         of_row[key] = of_row[first].copy()
                     of_row[key][start:stop] = self.entities.sensors(key, found)
         return entities, {key: of_row.get(key, of_row[first]) for key in self.recording}
-
-    def look_up_again(self, entities: Ids) -> dict[Key, Ids] | None:
-        """As `look_up`, by the numbers it gave; None if some must be looked up by name: −1, or after `load`."""
-        first, *others = self.recording
-        if entities.min() < 0:
-            return None
-        of_first = self.entities.sensors(first, entities)
-        if of_first.min() == UNRESOLVED:
-            return None
-        if self.entities.agreed:
-            return dict.fromkeys(self.recording, of_first)
-        return {first: of_first, **{key: self.entities.sensors(key, entities) for key in others}}
 
     def _resolve(
         self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], entities: Ids, now_ms: int

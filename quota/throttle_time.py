@@ -42,7 +42,7 @@ from typing import Final
 import numpy as np
 
 from quota.arrays import Flags, Floats, Ints
-from quota.entity import QUOTA_TYPES
+from quota.entity import QUOTA_TYPES, TIE_ORDER
 from quota.errors import InvalidArgument
 
 _LONG_MAX: Final = np.iinfo(np.int64).max
@@ -91,6 +91,18 @@ def owed_time_ms(observed: Floats, window_ms: Ints, tokens: Floats, bound: Float
     return np.where(bounded, longer_ms, 0)
 
 
+def type_that_owes_most(owed_ms: Ints, preferred: Ints) -> Ints:
+    """The quota type that asks for the longest wait, of what n clients owe of each, int64[3, n].
+
+    Where several ask for the same wait (also: for none) it is the preferred one. If that is not among them, it is the
+    first in `TIE_ORDER`.
+    """
+    size = len(preferred)
+    columns = np.arange(size)
+    first = np.array(TIE_ORDER)[owed_ms[list(TIE_ORDER)].argmax(axis=0)] if size else preferred
+    return np.where(owed_ms[preferred, columns] == owed_ms[first, columns], preferred, first)
+
+
 @dataclass(frozen=True, slots=True)
 class ThrottleCaps:
     """The longest single throttle, per quota type.
@@ -135,6 +147,7 @@ class ThrottleCaps:
 
 
 _EXTENSION_PART: Final = 10
+_LONGEST_MS: Final = 1 << 52  # a throttle beyond all time is cut to this, so that its end is still a number
 SOON: Final = 3
 """A throttle begins soon after the one before if less than so many times `min_hold_ms` have passed since its end."""
 TIMES_SOON: Final = 2
@@ -167,15 +180,19 @@ class Slicing:
 
     def slices_ms(self, owed_ms: Ints, window_ms: Ints, quota_types: Ints) -> Ints:
         """Of each wait min(owed, max(cap, 3 × lead)), or all without a cap. W and type are those that claim it."""
-        slices_ms = owed_ms.copy()
+        slices_ms = np.minimum(owed_ms, _LONGEST_MS)
         for quota_type in range(len(QUOTA_TYPES)):
             rows = (quota_types == quota_type).nonzero()[0]
             if not len(rows):
                 continue
             cap_ms = self.caps.max_throttle_time_ms(quota_type, window_ms[rows], self.sample_window_ms)
             longest_ms = np.maximum(cap_ms, 3 * self.lead_ms)
-            slices_ms[rows] = np.where(cap_ms == NO_CAP, owed_ms[rows], np.minimum(owed_ms[rows], longest_ms))
+            slices_ms[rows] = np.where(cap_ms == NO_CAP, slices_ms[rows], np.minimum(slices_ms[rows], longest_ms))
         return slices_ms
+
+    def first_slices_ms(self, owed_ms: Ints, capped_ms: Ints, window_ms: Ints, quota_types: Ints) -> Ints:
+        """The slices of violations: as `slices_ms`, but never shorter than the capped X of the decision."""
+        return np.maximum(self.slices_ms(owed_ms, window_ms, quota_types), np.minimum(capped_ms, _LONGEST_MS))
 
     def is_published(self, owed_ms: Ints, slice_ms: Ints, left_ms: Ints, is_held: Flags) -> Flags:
         """Which violations are published: as a throttle that begins, or as an extension of the one that runs.

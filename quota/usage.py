@@ -39,10 +39,10 @@ class EntityNames:
         self.client_id = _names(table, "client_id")
         self.broker_id = _names(table, "broker_id") if has_brokers else None
 
-    def slice(self, start: int, length: int) -> "EntityNames":
-        """The names of some consecutive rows."""
+    def rows(self, start: int, stop: int) -> "EntityNames":
+        """The names of the rows from start to stop."""
         part = copy(self)
-        part.num_rows = length
+        part.num_rows = length = stop - start
         part.user, part.client_id = self.user.slice(start, length), self.client_id.slice(start, length)
         part.broker_id = None if self.broker_id is None else self.broker_id.slice(start, length)
         return part
@@ -81,6 +81,15 @@ class Usage:
     window: Ints
     last_ms: Ints
     measures: tuple[Measure, Measure, Measure]
+
+    def rows(self, start: int, stop: int) -> "Usage":
+        """The rows from start to stop."""
+        produced, fetched, time = (
+            Measure(one.values[start:stop], None if one.present is None else one.present[start:stop])
+            for one in self.measures
+        )
+        window, last_ms = self.window[start:stop], self.last_ms[start:stop]
+        return Usage(self.names.rows(start, stop), window, last_ms, (produced, fetched, time))
 
     @classmethod
     def read(cls, table: pa.Table, has_brokers: bool, sample_window_ms: int, evaluated_at_ms: int | Ints) -> "Usage":

@@ -86,7 +86,7 @@ def what_if(
     # Without an edit in the range today's quotas are those that were in force.
     with_baseline = again if baseline == "happened" else results[-2]
     span_ms = request.since_ms, request.until_ms
-    happened = recorded_outcomes(request.root, *span_ms, request.settings.sample_window_ms)
+    happened = recorded_outcomes(request.root, *span_ms, request.settings.engine.sample_window_ms)
     comparisons = compare(again, with_baseline, with_candidate, happened)
     totals = totals_of(comparisons)
     about = {
@@ -131,7 +131,6 @@ def _request(
     )
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.tables.quotas.table import QuotaTable
-    from pipeline.throttle.assembly import nominal_slicing
 
     table = QuotaTable(settings.tables.root)
     live = QuotaSource(table)
@@ -151,8 +150,7 @@ def _request(
         root=root,
         source=source,  # type: ignore[arg-type] # one of _SOURCES
         scope=settings.scope or live.scope,
-        settings=settings.engine,
-        slicing=nominal_slicing(settings),
+        settings=settings,
         since_ms=covered.since_ms,
         until_ms=covered.until_ms,
         quotas=(happened, *others, Timeline((0,), (candidate,))),

@@ -21,7 +21,7 @@ from pipeline.metrics import ColumnHistogram, ReadAtScrape, new_registry
 from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.stream.query import messages_behind
-from pipeline.throttle.purgatory import Announce
+from pipeline.throttle.publisher import Announce
 from pipeline.throttle.shapes import CLIENTS
 from quota.current_rates import COLUMNS
 from quota.entity import QUOTA_TYPES

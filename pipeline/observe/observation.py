@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from pipeline.settings.model import Settings
 from pipeline.throttle.rehearsal import Rehearsal
-from pipeline.throttle.shapes import types_of
 from quota.arrays import Ids, Ints
 from quota.entity import QUOTA_TYPES
+from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 
 SECOND_MS: Final = 1_000
@@ -268,11 +268,11 @@ class Observation:
         rows = rows.filter(pa.array(~np.isin(rows["client"].to_numpy(), held)))
         if not rows.num_rows:
             return
-        violations = self._job.decide(rows, second, at_ms).violations
-        clients, owed_ms = self._numbers_of(violations), violations["owed_ms"].to_numpy()
+        asked = self._job.decide(rows, Evaluation("", second, at_ms, -1)).violations
+        clients, owed_ms = rows["client"].to_numpy()[asked.rows], asked.claims.owed_ms
         longer = owed_ms > self._per_client[_OWED, clients]
         self._per_client[_OWED, clients[longer]] = owed_ms[longer]
-        self._per_client[_OWED_TYPE, clients[longer]] = types_of(violations)[longer]
+        self._per_client[_OWED_TYPE, clients[longer]] = asked.claims.quota_type[longer]
 
     def _fold(self) -> None:
         """Add complete seconds to the minutes, and to the largest requests of each client."""

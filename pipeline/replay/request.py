@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.replay.usage_batches import Slice, Source, UsageReader, joined_spans, last_records
-from pipeline.settings.model import EngineSettings
+from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import DeltaRsReader, TimeSlices, read_table
 from quota.engine import Scope
@@ -20,7 +20,6 @@ from quota.rates import MAX_DEBT_BURSTS
 from quota.replay import EpochSpan
 from quota.sensors import BUCKETS_SCHEMA, of_sensors_with_parts
 from quota.snapshot import Quota, QuotaSnapshot
-from quota.throttle_time import Slicing
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.source import QuotaSource
@@ -164,7 +163,6 @@ class ReplayRequest:
     """What to replay. Plain values, so that it can be sent to other processes and machines.
 
     Attributes:
-        slicing: How throttles are cut, looked at and renewed.
         until_ms: End of the range, exclusive.
         quotas: Of each replay: one snapshot throughout, or those that were in force.
         usage: Of one version, for all parts; None = that of the newest.
@@ -175,8 +173,7 @@ class ReplayRequest:
     root: str
     source: Source
     scope: Scope
-    settings: EngineSettings
-    slicing: Slicing
+    settings: Settings
     since_ms: int
     until_ms: int
     quotas: tuple[Timeline, ...]
@@ -187,7 +184,7 @@ class ReplayRequest:
     @property
     def begin_ms(self) -> int:
         """The first instant whose usage is read: the windows of the start, or the warm-up, begin there."""
-        return begin_ms(self.settings, self.since_ms, self.start)
+        return begin_ms(self.settings.engine, self.since_ms, self.start)
 
     def all_quotas(self) -> Iterator[Quota]:
         """Of all replays and times."""
@@ -217,7 +214,7 @@ class Plan:
             UsageError: The source has one row per second, and the sample windows are not whole seconds.
             TableMissing: The root has no such table.
         """
-        w = request.settings.sample_window_ms
+        w = request.settings.engine.sample_window_ms
         if request.source == "usage_by_second" and w % _SECOND_MS:
             msg = f"usage_by_second cannot replay sample windows of {w} ms, which are not whole seconds"
             raise UsageError(msg, "replay the exact batches: --from usage")
@@ -247,7 +244,7 @@ def warm_up_ms(settings: EngineSettings) -> int:
 
 def _cut(request: ReplayRequest, epochs: Sequence[EpochSpan], slice_ms: int) -> list[Slice]:
     """Slices end at multiples of the sample window, so that no second is divided."""
-    w = request.settings.sample_window_ms
+    w = request.settings.engine.sample_window_ms
     slices = []
     for start_ms, last_ms, time_epoch in _spans(request, epochs):
         begin_ms = start_ms

@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from pipeline.settings.model import Settings
+from pipeline.throttle.publisher import write_down
 from pipeline.throttle.rehearsal import Rehearsal
-from pipeline.throttle.shapes import Written, records_of
+from pipeline.throttle.shapes import Ints, Publications, Written, records_of
 from quota.engine import Scope
+from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from schemas.usage import UsageEvent
@@ -166,8 +168,9 @@ class Simulation:
         self._quotas = quotas
         self._show = show
         self.clients: dict[ClientKey, ClientStory] = {}
+        self._heard: list[Written] = []
         stream = settings.stream.model_copy(update={"trigger_ms": trigger_ms})
-        self._job = Rehearsal(settings.model_copy(update={"stream": stream}), scope, self._announce)
+        self._job = Rehearsal(settings.model_copy(update={"stream": stream}), scope, self._hear)
 
     def run(self, batches: Iterable[SimulatedBatch]) -> int:
         """Decide the batches, then wait until no client is held, at most an hour; returns the number of batches."""
@@ -177,10 +180,13 @@ class Simulation:
                 job.begin(batch.trigger_ms)
                 job.put_in_force(self._quotas)
             job.wait_until(batch.trigger_ms)
+            self._tell()
             at_ms = max(batch.newest_event_ms, job.decider.last.evaluated_at_ms)
-            decided = job.decide(batch.usage, batch_id, at_ms)
+            decided = job.decide(batch.usage, Evaluation("", batch_id, at_ms, -1))
             self._count_shadows(decided.decisions)
-        job.wait_until(job.now_ms + _LONGEST_AFTERMATH_MS, while_held=True)
+            self._tell()
+        job.wait_until(job.now_ms + _LONGEST_AFTERMATH_MS)
+        self._tell()
         return batch_id + 1
 
     def _count_shadows(self, decisions: pa.Table) -> None:
@@ -188,8 +194,17 @@ class Simulation:
         for key in {ClientKey(**row) for row in rows}:
             self.clients.setdefault(key, ClientStory()).shadowed += 1
 
-    def _announce(self, written: pa.Table, _quota_version: int) -> None:
-        now_ms = self._job.now_ms
-        for record in records_of(written):
-            self.clients.setdefault(record.publication.key, ClientStory()).hear(record, now_ms)
-            self._show(now_ms, record)
+    def _hear(self, publications: Publications, at_ms: Ints) -> None:
+        self._heard += records_of(write_down(publications, 0, at_ms))
+
+    def _tell(self) -> None:
+        """Show what was heard, in the order of time: clients are checked together, each at its own instant."""
+        for record in sorted(self._heard, key=_written_at_ms):
+            at_ms = _written_at_ms(record)
+            self.clients.setdefault(record.publication.key, ClientStory()).hear(record, at_ms)
+            self._show(at_ms, record)
+        self._heard = []
+
+
+def _written_at_ms(record: Written) -> int:
+    return record.throttled_until_ms - record.publication.throttle_time_ms

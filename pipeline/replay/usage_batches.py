@@ -12,11 +12,13 @@ import pyarrow.compute as pc
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import TimeSlices
-from quota.arrays import Ints
+from quota.arrays import Ids, Ints
 from quota.entity import REQUEST
-from quota.replay import EpochSpan, NumberedUsage, in_batches
+from quota.replay import EpochSpan, Evaluation, in_batches
 from quota.usage import Usage
+from schemas.arrow import arrow_schema
 from schemas.names import ClientKey
+from schemas.throttle_record import ThrottleEventRow
 
 if TYPE_CHECKING:
     from pipeline.replay.request import ReplayRequest
@@ -33,20 +35,17 @@ class UsageBatch:
     """Usage that is decided together, at one instant.
 
     Attributes:
-        quota_version: Version of the quotas that the job decided it with; None if the table does not store it.
-        usage: What `ReplayEngine.throttles` takes.
+        evaluation: Query "", batch 0 and quota version −1 if the table does not store them.
+        clients: The number of the client of each row.
         used_bytes: Produced and fetched bytes of each row.
         is_old: It was too old to throttle by when the job collected it.
-        batch_id: 0 if the table does not store it.
     """
 
-    at_ms: int
-    time_epoch: int
-    quota_version: int | None
-    usage: NumberedUsage
+    evaluation: Evaluation
+    usage: Usage
+    clients: Ids
     used_bytes: Ints
     is_old: bool = False
-    batch_id: int = 0
 
 
 class Slice(NamedTuple):
@@ -69,7 +68,7 @@ class UsageReader:
         self._names = _NAMES if self._by_broker else _NAMES[1:]
         # Request times that no quota bounds are null: reading them takes time.
         self._reads_times = any(quota.bounds[REQUEST] is not None for quota in request.all_quotas())
-        self._w = request.settings.sample_window_ms
+        self._w = request.settings.engine.sample_window_ms
         self.numbers: dict[ClientKey, int] = {}
         """The number of every client known so far, in the order of the numbers."""
 
@@ -100,7 +99,7 @@ class UsageReader:
         at_ms = rows["evaluated_at_ms"].to_numpy()
         for piece, row in zip(self._pieces(rows, first, at_ms), facts.to_pylist(), strict=True):
             is_old = (row["query_id"], row["batch_id"]) in self._request.old
-            yield UsageBatch(row["evaluated_at_ms"], time_epoch, row["quota_version"], *piece, is_old, row["batch_id"])
+            yield UsageBatch(Evaluation(**row, time_epoch=time_epoch), *piece, is_old)
 
     def _seconds(self, rows: pa.Table, time_epoch: int) -> Iterator[UsageBatch]:
         start_ms = rows["second_start_ms"].to_numpy()
@@ -114,20 +113,19 @@ class UsageReader:
         at_ms = np.maximum.reduceat(rows["last_event_ms"].to_numpy(), first)
         evaluated_at_ms = np.repeat(at_ms, np.diff(first, append=rows.num_rows))
         for piece, instant in zip(self._pieces(rows, first, evaluated_at_ms), at_ms.tolist(), strict=True):
-            yield UsageBatch(instant, time_epoch, None, *piece)
+            yield UsageBatch(Evaluation("", 0, instant, -1, time_epoch), *piece)
 
-    def _pieces(self, rows: pa.Table, first: Ints, evaluated_at_ms: Ints) -> Iterator[tuple[NumberedUsage, Ints]]:
-        """The rows from each of these on, up to the next one, and the bytes of each.
+    def _pieces(self, rows: pa.Table, first: Ints, evaluated_at_ms: Ints) -> Iterator[tuple[Usage, Ids, Ints]]:
+        """The rows from each of these on, up to the next one, and the client and the bytes of each.
 
         `evaluated_at_ms` has the instant of each row.
         """
         ends = np.append(first, rows.num_rows)
-        checked = Usage.read(rows, self._by_broker, self._w, evaluated_at_ms)
-        produced, fetched, _ = checked.measures
+        usage, clients = Usage.read(rows, self._by_broker, self._w, evaluated_at_ms), self._numbered(rows)
+        produced, fetched, _ = usage.measures
         used_bytes = produced.values + fetched.values
-        usage = NumberedUsage(checked.names, checked.window, checked.last_ms, checked.measures, self._numbered(rows))
         for begin, end in pairwise(ends.tolist()):
-            yield usage.rows(begin, end), used_bytes[begin:end]
+            yield usage.rows(begin, end), clients[begin:end], used_bytes[begin:end]
 
     def _numbered(self, rows: pa.Table) -> Ints:
         names = self._names
@@ -212,8 +210,7 @@ def _throttle_events(root: str, since_ms: int, until_ms: int, epochs: Sequence[E
 def last_records(root: str, until_ms: int) -> pa.Table:
     """The last row of `throttle_events` of each client up to an instant; of the hour before it."""
     events = TimeSlices(table_uri(root, "throttle_events"), "evaluated_at_ms")
-    columns = [*_NAMES, *_THROTTLE_RECORD, "quota_type", "bound"]
-    rows = events.read(columns, until_ms - _LONGEST_THROTTLE_MS, until_ms + 1)
+    rows = events.read(arrow_schema(ThrottleEventRow).names, until_ms - _LONGEST_THROTTLE_MS, until_ms + 1)
     last = rows.group_by(list(_NAMES)).aggregate([("publish_seq", "max")])["publish_seq_max"]
     return rows.filter(pc.is_in(rows["publish_seq"], value_set=last.combine_chunks()))
 

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import ParamSpec, TypeVar
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
@@ -39,7 +38,6 @@ from pipeline.stream.usage_columns import ClockWarning, CollectedBatch, limit_ev
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
-from pipeline.throttle.shapes import NOTHING_WRITTEN
 from quota.replay import Evaluation, begins_time_epoch
 from schemas.arrow import conform
 from schemas.rows import DeadLetterRow
@@ -93,7 +91,7 @@ class MicroBatch:
         query_id, began = query_id_of(frame), self._clock.now()
         stored = self._recovered.outcome_of(query_id, batch_id)
         if stored is not None:
-            published = self._publish(stored.decided, stored.facts, is_stored=True).num_rows
+            published = self._publish(stored.decided, stored.facts, is_stored=True)
             moments = (began, began, began, began)
             self._done(stored.facts, stored.decided, published, moments, stored.facts.good_count, {}, {})
             return
@@ -128,7 +126,7 @@ class MicroBatch:
         # 6 append decisions, batches
         self._tables.append_outcome(Outcome(facts, decided))
         moments = (began, collected, stored_at, decided_at)
-        self._done(facts, decided, published.num_rows, moments, batch.usage.num_rows, causes, batch.append_times_ms)
+        self._done(facts, decided, published, moments, batch.usage.num_rows, causes, batch.append_times_ms)
 
     def _done(
         self,
@@ -146,7 +144,7 @@ class MicroBatch:
         self._report(
             BatchReport(
                 facts=facts,
-                violations=decided.violations.num_rows,
+                violations=len(decided.violations),
                 published=published,
                 held=len(self._purgatory),
                 collect_ms=collected_ms - began_ms,
@@ -224,12 +222,12 @@ class MicroBatch:
         failpoint("usage.appended")
         return self._clock.now()
 
-    def _publish(self, decided: Decided, facts: BatchFacts, is_stored: bool = False) -> pa.Table:
+    def _publish(self, decided: Decided, facts: BatchFacts, is_stored: bool = False) -> int:
         evaluation = facts.evaluation
         waited_ms = self._began.wall_ms - evaluation.evaluated_at_ms if is_stored else 0
         if not (self._is_old(facts.age_ms) or self._is_old(waited_ms)):
             return self._purgatory.violated(decided.violations, evaluation, facts.versions)
-        if decided.violations.num_rows:
+        if len(decided.violations):
             # What has waited for this start is old as expected; later it is a sign that the job is too slow.
             waited = is_stored or self._clock.now().steady_ms - facts.age_ms < self._began.steady_ms
             log.log(
@@ -237,9 +235,9 @@ class MicroBatch:
                 "batch_id=%d %s: its %d violations are recorded, but no throttle is published",
                 evaluation.batch_id,
                 "has usage from before this start" if waited else f"is {facts.age_ms / 1000:.1f} s old",
-                decided.violations.num_rows,
+                len(decided.violations),
             )
-        return NOTHING_WRITTEN
+        return 0
 
 
 @contextmanager

@@ -5,19 +5,15 @@ holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.tak
 stored throttles and fences an earlier publisher.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
 
 from pipeline.clock import Clock
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.publisher import Outbox, Publisher, ThrottleTopic
-from pipeline.throttle.purgatory import Announce, RenewLead, ThrottlePurgatory
-from quota.engine import QuotaEngine
+from pipeline.throttle.publisher import Announce, Outbox, Publisher, Publishing, ThrottleTopic
+from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
+from quota.engine import QuotaEngine, Scope
 from quota.throttle_time import Slicing
-
-EngineT = TypeVar("EngineT", bound=QuotaEngine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +34,31 @@ class Enforcement:
     purgatory: ThrottlePurgatory
 
 
-def assemble(settings: Settings, scope: Literal["cluster", "broker"], cluster: str, ports: Ports) -> Enforcement:
+def assemble(settings: Settings, scope: Scope, cluster: str, ports: Ports) -> Enforcement:
     """Build the graph; nothing is read, written or started.
 
     * `scope`: Of the quotas: sums over all brokers, or one per broker.
     """
+    publisher = Publisher(settings.job, cluster, ports.outbox, ports.topic, ports.announce)
+    return enforcement_of(settings, scope, cluster, publisher, ports.clock)
+
+
+def enforcement_of(settings: Settings, scope: Scope, cluster: str, publisher: Publishing, clock: Clock) -> Enforcement:
+    """As `assemble`, with what records are written by."""
     decider = Decider(new_engine(settings.engine, scope), cluster)
     purgatory = ThrottlePurgatory(
         decider=decider,
-        publisher=Publisher(settings.job, cluster, ports.outbox, ports.topic),
-        outbox=ports.outbox,
+        publisher=publisher,
         slicing=_slicing(settings),
         lead=_lead(settings),
-        clock=ports.clock,
-        announce=ports.announce,
+        clock=clock,
     )
     return Enforcement(decider, purgatory)
 
 
-def new_engine(settings: EngineSettings, scope: Literal["cluster", "broker"]) -> QuotaEngine:
+def new_engine(settings: EngineSettings, scope: Scope) -> QuotaEngine:
     """An engine that has recorded nothing."""
-    return engine_of(QuotaEngine, settings, scope)
-
-
-def engine_of(kind: Callable[..., EngineT], settings: EngineSettings, scope: Literal["cluster", "broker"]) -> EngineT:
-    """As `new_engine`, made by a given class or function."""
-    return kind(
+    return QuotaEngine(
         num_samples=settings.num_samples,
         sample_window_ms=settings.sample_window_ms,
         max_throttle_time=settings.throttle_caps(),

@@ -8,69 +8,65 @@ only (`evaluated_at_ms`, never this clock), so a replay decides the same. A chec
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import Moment
+from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.shapes import (
     CLIENTS,
     NO_BOUND,
     NO_LEVEL,
-    NO_PUBLICATIONS,
-    PUBLICATIONS,
     Flags,
     Floats,
     Ints,
     bounds_of,
-    columns_of,
+    int64s,
     levels_of,
-    reasons_of,
     rows_of_types,
-    table_of,
-    types_of,
 )
+from quota.arrays import Ids
 from quota.current_rates import CurrentRates, RecentUsage, current_rates
+from quota.decisions import Asked, Claims, Decisions
 from quota.engine import QuotaEngine
+from quota.entity import QUOTA_TYPES
+from quota.names import Pair
 from quota.replay import Evaluation
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
+from quota.throttle_time import type_that_owes_most
+from quota.usage import Usage
 from schemas.arrow import decision_id_column
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Decided:
     """A batch's outcome.
 
     Attributes:
-        decisions: Columns of `QuotaEngine.record` plus `decision_id`, one row per violated sensor and client.
-        violations: The throttles it asks for, one per client; of `PUBLICATIONS`.
+        violations: The throttles it asks for.
     """
 
-    decisions: pa.Table
-    violations: pa.Table
+    violations: Asked
+    _decisions: Decisions
+    _cluster: str
+    _evaluation: Evaluation
+
+    @cached_property
+    def decisions(self) -> pa.Table:
+        """Columns of `QuotaEngine.record` plus `decision_id`, one row per violated sensor and client."""
+        rows = self._decisions.table()
+        return rows.append_column("decision_id", decision_ids(rows, self._cluster, self._evaluation))
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What is in force now for each of n throttles: by its client and the quota type it is held for.
-
-    Attributes:
-        bound: The enforced bound, float64[n]; `NO_BOUND` for none.
-        level: The level it comes from, int64[n]; `NO_LEVEL` for none.
-    """
-
-    bound: Floats
-    level: Ints
-
-    def is_changed(self, throttles: pa.Table) -> Flags:
-        """Which of the throttles were published with another bound, or come from another level."""
-        levels = levels_of(throttles)
-        is_other_level: Flags = (levels != NO_LEVEL) & (levels != self.level)
-        is_other_bound: Flags = bounds_of(throttles) != self.bound
-        return is_other_level | is_other_bound
+def decision_ids(decisions: pa.Table, cluster: str, batch: Evaluation) -> "pa.Array[Any]":
+    """The `decision_id` of each decision of a batch: columns broker_id, user, client_id, quota_type."""
+    return decision_id_column(decisions, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
 
 
 class Decider:
@@ -94,7 +90,7 @@ class Decider:
     def decide(
         self,
         snapshot: QuotaSnapshot,
-        usage: pa.Table,
+        usage: pa.Table | Usage,
         evaluation: Evaluation,
         now: Moment,
         *,
@@ -117,12 +113,10 @@ class Decider:
             if begins_epoch:
                 self._engine.begin_epoch(self._last.evaluated_at_ms, evaluation.evaluated_at_ms)
                 self._recent.clear()
-            rows = self._engine.record(usage, evaluated_at_ms=evaluation.evaluated_at_ms, is_old=is_old)
-            self._recent.add(usage, evaluation.evaluated_at_ms)
-            query_id, batch_id = evaluation.query_id, evaluation.batch_id
-            ids = decision_id_column(rows, cluster=self.cluster, query_id=query_id, batch_id=batch_id)
-            decisions = rows.append_column("decision_id", ids)
-            violations = self._violations(decisions, evaluation.evaluated_at_ms)
+            decisions = self._engine.decide(usage, evaluation.evaluated_at_ms, is_old)
+            violations = self._engine.asked(decisions, evaluation.evaluated_at_ms)
+            if isinstance(usage, pa.Table):
+                self._recent.add(usage, evaluation.evaluated_at_ms)
             if self._in_force is None or snapshot.version >= self._in_force.version:
                 self._in_force = snapshot
             else:
@@ -133,7 +127,7 @@ class Decider:
                 self._steady_at_last_ms = now.steady_ms
             self._last = replace(evaluation, quota_version=self._in_force.version)
             wait_until_stored()
-        return Decided(decisions, violations)
+        return Decided(violations, decisions, self.cluster, evaluation)
 
     def resume(self, evaluation: Evaluation, now: Moment) -> None:
         """Go on after a batch of an earlier driver that had no usage, or none that is needed: time does not go back.
@@ -144,11 +138,28 @@ class Decider:
             self._last = replace(evaluation, quota_version=self._last.quota_version)
             self._steady_at_last_ms = now.steady_ms
 
-    def check(self, throttles: pa.Table, now: Moment) -> tuple[Evaluation, pa.Table]:
-        """What each of these clients of `HELD` owes now, of `REASONS`, and the facts to recompute it from."""
+    def check(
+        self, throttles: Throttles, keys: Pair, names: Callable[[Ids], pa.Table], at_ms: Ints
+    ) -> tuple[Evaluation, Claims]:
+        """What the clients of these throttles owe at instants of steady time, and the facts to recompute it from.
+
+        Where several quota types ask for the same wait (also: for none), it is the type that the throttle is held for.
+
+        * `names`: Who the clients with these numbers are, of `CLIENTS`.
+        """
         with self._lock:
-            seen = replace(self._last, evaluated_at_ms=self._evaluated_at_ms(now))
-            return seen, reasons_of(self._engine, throttles, seen.evaluated_at_ms)
+            instants_ms = self._evaluated_at_ms(at_ms)
+            claims, is_known = self._engine.claims(keys, throttles.quota_type, instants_ms)
+            others = np.flatnonzero(~is_known)
+            if len(others):
+                clients, types = names(throttles.client[others]), throttles.quota_type[others]
+                claims.put(others, self._claims_by_name(clients, types, instants_ms[others]))
+            last_ms = int(instants_ms.max(initial=self._last.evaluated_at_ms))
+            return replace(self._last, evaluated_at_ms=last_ms), claims
+
+    def keys_of(self, clients: pa.Table) -> Pair:
+        """The keys of clients by their names: see `QuotaEngine.keys_of`."""
+        return self._engine.keys_of(clients)
 
     def current_rates(self, held: pa.Table) -> tuple[Evaluation, CurrentRates]:
         """How near every sensor is to its bound at the newest batch; see `quota.current_rates` for `held`.
@@ -172,12 +183,17 @@ class Decider:
         with self._lock:
             return self._engine.resolve(clients)
 
-    def standing(self, throttles: pa.Table) -> Standing:
-        """What is in force now for each of these rows of `HELD` or `PUBLICATIONS`."""
-        levels = self.resolve(throttles.select(CLIENTS.names))
-        own = rows_of_types(levels, types_of(throttles))
+    def is_changed(self, clients: pa.Table, types: Ints, bound: Floats, level: Ints) -> Flags:
+        """Whose throttles, published with these bounds and levels, have others now, or none.
+
+        * `clients`: Of `CLIENTS`.
+        * `level`: `NO_LEVEL` where it is not known.
+        """
+        own = rows_of_types(self.resolve(clients), types)
         is_enforced = pc.fill_null(pc.equal(own["mode"], "enforce"), False).to_numpy()
-        return Standing(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own))
+        is_other_bound: Flags = np.where(is_enforced, bounds_of(own), NO_BOUND) != bound
+        is_other_level: Flags = (level != NO_LEVEL) & (level != levels_of(own))
+        return is_other_bound | is_other_level
 
     def adopt(self, snapshot: QuotaSnapshot) -> bool:
         """Put a quota version in force for checks if it is newer; returns whether it is. Batches pin their own."""
@@ -204,17 +220,23 @@ class Decider:
         with self._lock:
             return self._engine.expire_idle(self._last.evaluated_at_ms)
 
-    def _evaluated_at_ms(self, now: Moment) -> int:
-        """The instant of checks: the newest batch's, and the steady time that has passed since."""
-        return self._last.evaluated_at_ms + max(now.steady_ms - self._steady_at_last_ms, 0)
+    def _evaluated_at_ms(self, at_ms: Ints) -> Ints:
+        """The instants of checks: the newest batch's, and the steady time that has passed since."""
+        return self._last.evaluated_at_ms + np.maximum(at_ms - self._steady_at_last_ms, 0)
 
-    def _violations(self, decisions: pa.Table, evaluated_at_ms: int) -> pa.Table:
-        """The throttles that applied decisions ask for: their own O, T and W; bucket and debt as evaluated."""
-        applied = decisions.filter(decisions["applied"])
-        if not applied.num_rows:
-            return NO_PUBLICATIONS
-        owed = self._engine.evaluate(applied, evaluated_at_ms=evaluated_at_ms)
-        debts = rows_of_types(owed, types_of(applied)).select(["tokens", "owed_ms"])
-        asked = columns_of(applied, PUBLICATIONS) | columns_of(debts, PUBLICATIONS)
-        fixed = {"action": "throttle", "cause": "violation", "extends": False}
-        return table_of(PUBLICATIONS, applied.num_rows, asked | fixed)
+    def _claims_by_name(self, clients: pa.Table, preferred: Ints, at_ms: Ints) -> Claims:
+        owed = self._engine.evaluate(clients, evaluated_at_ms=at_ms)
+        types = type_that_owes_most(int64s(owed, "owed_ms").reshape(-1, len(QUOTA_TYPES)).T, preferred)
+        figures, sensors = rows_of_types(owed, types), rows_of_types(self._engine.resolve(clients), types)
+        has_user, has_client_id = (pc.not_equal(sensors[f"sensor_{part}"], "").to_numpy() for part in CLIENTS.names[1:])
+        return Claims(
+            quota_type=types,
+            has_user=has_user,
+            has_client_id=has_client_id,
+            observed=figures["observed"].to_numpy(),
+            bound=bounds_of(figures),
+            window_ms=int64s(figures, "window_ms"),
+            tokens=figures["tokens"].to_numpy(),  # null is NaN
+            owed_ms=int64s(figures, "owed_ms"),
+            level=levels_of(sensors),
+        )

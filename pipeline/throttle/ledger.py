@@ -4,33 +4,29 @@ One thread at a time (the publisher's lock serialises the writers), but `pop_due
 any thread at any time: they take only the lock of the timing wheel, which is never held during I/O.
 """
 
+from collections.abc import Mapping
 from threading import Lock
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.throttle.lifecycle import Running
+from pipeline.throttle.lifecycle import Running, Throttles
 from pipeline.throttle.shapes import (
     CLIENTS,
-    DUE,
     HELD,
-    LISTED,
     NO_BOUND,
     NO_LEVEL,
     Ints,
-    bounds_of,
-    int64s,
-    levels_of,
-    types_of,
+    columns_of,
+    table_of,
 )
 from purgatory.batch_wheel import BatchTimingWheel, slots_of
-from quota.decisions import names_of
+from quota.arrays import Ids
+from quota.decisions import Claims, names_of, names_where
 from quota.entity import QUOTA_TYPES
-from quota.names import KeyIndex, Seeds
-from quota.usage import EntityNames
+from quota.names import KeyIndex, Pair
 
 _NONE: Final = -1
 _NO_NUMBERS: Final = np.zeros(0, np.int64)
@@ -145,14 +141,14 @@ _COLUMNS: Final = {
 }
 
 
-class HeldClients:
-    """Rows of `HELD` in columns, by the number of their client, which it keeps until `keep`. One caller at a time.
+class ClientColumns:
+    """The throttle of each client, running or the last one, by the number of the client, which it keeps until `keep`.
 
-    A sensor is kept as two flags: each of its parts is the client's own name, or "".
+    Clients are known by their keys (`QuotaEngine.keys_of`). A sensor is kept as two flags: each of its parts is the
+    client's own name, or "".
     """
 
     def __init__(self) -> None:
-        self._seeds = Seeds.draw()
         self._index = KeyIndex()
         kinds = {**_COLUMNS, **dict.fromkeys(_TEXTS, np.object_)}
         self._columns: dict[str, NDArray[Any]] = {name: np.zeros(0, kind) for name, kind in kinds.items()}
@@ -160,64 +156,46 @@ class HeldClients:
     def __len__(self) -> int:
         return len(self._index)
 
-    def find(self, clients: pa.Table) -> Ints:
-        """The number of each client, int64[n]; −1 for one without a number."""
-        return self._index.find(self._keys(clients))
+    def find(self, keys: Pair) -> Ids:
+        """The number of each client; −1 for one without a number."""
+        return self._index.find(keys)
 
-    def write(self, throttles: pa.Table) -> Ints:
-        """Set the rows of these clients, the last one where there are several; returns their numbers, int64[n]."""
-        numbers, first_rows = self._index.add(self._keys(throttles))
-        new = slice(len(self) - len(first_rows), len(self))
-        grown = {name: _with_room(one, len(self), "" if name in _TEXTS else 0) for name, one in self._columns.items()}
-        columns = self._columns = grown
+    def keys(self, numbers: Ids) -> Pair:
+        """The key of each client."""
+        return self._index.keys(numbers)
+
+    def add(self, keys: Pair, clients: pa.Table) -> Ids:
+        """The number of each client, by its key and names, columns of `CLIENTS`; a new one where there is none."""
+        numbers, first_rows = self._index.add(keys)
         if len(first_rows):
+            columns = self._columns.items()
+            self._columns = {name: _with_room(one, len(self), "" if name in _TEXTS else 0) for name, one in columns}
             rows = pa.array(first_rows)
             for name in CLIENTS.names:
-                columns[name][new] = throttles[name].take(rows).to_pylist()
-        columns["decision_id"][numbers] = throttles["decision_id"].to_pylist()
-        columns["quota_type"][numbers] = types_of(throttles)
-        for part in ("user", "client_id"):
-            columns[f"has_{part}"][numbers] = pc.not_equal(throttles[f"sensor_{part}"], "").to_numpy()
-        columns["bound"][numbers] = bounds_of(throttles)
-        columns["level"][numbers] = levels_of(throttles)
-        for name in ("end_ms", "due_ms"):
-            columns[name][numbers] = int64s(throttles, name)
+                self._columns[name][numbers[first_rows]] = clients[name].take(rows).to_pylist()
         return numbers
 
-    def read(self, numbers: Ints) -> pa.Table:
-        """The rows of some clients, in the order given."""
-        taken = {name: column[numbers] for name, column in self._columns.items()}
-        texts = {name: pa.array(taken[name].tolist(), pa.string()) for name in _TEXTS}
-        columns = {
-            **texts,
-            **{name: pa.array(taken[name]) for name in ("end_ms", "due_ms")},
-            "quota_type": names_of(QUOTA_TYPES, taken["quota_type"]),
-            "sensor_user": pc.if_else(pa.array(taken["has_user"]), texts["user"], ""),
-            "sensor_client_id": pc.if_else(pa.array(taken["has_client_id"]), texts["client_id"], ""),
-            "bound": pa.array(taken["bound"], mask=taken["bound"] == NO_BOUND),
-            "level": pa.array(taken["level"], mask=taken["level"] == NO_LEVEL),
-        }
-        return pa.Table.from_arrays([columns[name] for name in HELD.names], schema=HELD)
-
-    def column(self, name: str, numbers: Ints) -> NDArray[Any]:
-        """One column of `read`: end_ms or due_ms as int64[n], decision_id as object[n]."""
+    def column(self, name: str, numbers: Ids) -> NDArray[Any]:
+        """Values of one column, e.g. decision_id as object[n]."""
         column: NDArray[Any] = self._columns[name][numbers]
         return column
 
-    def set_due(self, numbers: Ints, due_ms: Ints) -> None:
-        """Change when the clients are due; no other column."""
-        self._columns["due_ms"][numbers] = due_ms
+    def write(self, numbers: Ids, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Set columns of these clients; the last value counts where there are several."""
+        for name, values in columns.items():
+            self._columns[name][numbers] = values
 
-    def keep(self, kept: Ints) -> None:
+    def names(self, numbers: Ids) -> pa.Table:
+        """Who they are, of `CLIENTS`."""
+        columns = [pa.array(self.column(name, numbers).tolist(), pa.string()) for name in CLIENTS.names]
+        return pa.Table.from_arrays(columns, schema=CLIENTS)
+
+    def keep(self, kept: Ids) -> None:
         """Forget all others. The clients get new numbers: the position of the old one in `kept`, which is ascending."""
         flags = np.zeros(len(self), np.bool_)
         flags[kept] = True
         self._index.keep(flags)
         self._columns = {name: column[kept] for name, column in self._columns.items()}
-
-    def _keys(self, clients: pa.Table) -> Any:
-        names = EntityNames(clients, has_brokers=True)
-        return names.hashed(self._seeds).entity_keys()
 
 
 _LONG_AGO_MS: Final = -(1 << 52)
@@ -227,12 +205,14 @@ _FORGOTTEN_SLACK: Final = 1 << 16  # so few clients that are no longer held are 
 class ThrottleLedger:
     """Held throttles by client, each with one entry in the timing wheel: its check, or its end.
 
+    A client has a number while it is held, and for some time after.
+
     Args:
         forgotten_slack: Clients that are no longer held are forgotten when they outnumber the held by more than this.
     """
 
     def __init__(self, start_ms: int, forgotten_slack: int = _FORGOTTEN_SLACK) -> None:
-        self._clients = HeldClients()
+        self._clients = ClientColumns()
         self._due = DueClients(start_ms)
         self._slack = forgotten_slack
         # By client number: the position among all throttles that ever began, in which the running ones are listed.
@@ -243,32 +223,80 @@ class ThrottleLedger:
     def __len__(self) -> int:
         return self._num_held
 
-    def held(self) -> pa.Table:
-        """The running throttles, in the order in which they began; of `LISTED`."""
+    def held(self) -> Ids:
+        """The clients that are held, in the order in which their throttles began."""
         begun = self._begun[: len(self._clients)]
         held = np.flatnonzero(begun != _NONE)
-        held = held[np.argsort(begun[held])]
-        return pa.Table.from_arrays([*self._clients.read(held).columns, pa.array(held)], schema=LISTED)
+        return held[np.argsort(begun[held])]
 
-    def running(self, clients: pa.Table) -> Running:
-        """What is running of each of these clients, or ran last: columns broker_id, user, client_id."""
-        numbers = self._clients.find(clients)
+    def throttles(self, clients: Ids) -> Throttles:
+        """The throttles of these clients."""
+        names = ("quota_type", "bound", "level", "end_ms", "due_ms")
+        return Throttles(clients, *(self._clients.column(name, clients) for name in names))
+
+    def names(self, clients: Ids) -> pa.Table:
+        """Who they are, of `CLIENTS`."""
+        return self._clients.names(clients)
+
+    def keys(self, clients: Ids) -> Pair:
+        """Their keys."""
+        return self._clients.keys(clients)
+
+    def decision_ids(self, clients: Ids) -> "pa.Array[Any]":
+        """The decisions that began their throttles."""
+        return pa.array(self._clients.column("decision_id", clients).tolist(), pa.string())
+
+    def rows(self, clients: Ids) -> pa.Table:
+        """Their throttles as rows of `HELD`."""
+        names, throttles = self.names(clients), self.throttles(clients)
+        has_user, has_client_id = (self._clients.column(f"has_{part}", clients) for part in ("user", "client_id"))
+        columns = {
+            **columns_of(names, CLIENTS),
+            "quota_type": names_of(QUOTA_TYPES, throttles.quota_type),
+            "sensor_user": names_where(has_user, names["user"]),
+            "sensor_client_id": names_where(has_client_id, names["client_id"]),
+            "bound": pa.array(throttles.bound, mask=throttles.bound == NO_BOUND),
+            "level": pa.array(throttles.level, mask=throttles.level == NO_LEVEL),
+            "decision_id": self.decision_ids(clients),
+            "end_ms": pa.array(throttles.end_ms),
+            "due_ms": pa.array(throttles.due_ms),
+        }
+        return table_of(HELD, len(clients), columns)
+
+    def running(self, keys: Pair) -> Running:
+        """What is running of each of these clients, or ran last."""
+        numbers = self._clients.find(keys)
         if not len(self._clients):
-            return Running(numbers >= 0, np.full(len(numbers), _LONG_AGO_MS), pa.nulls(len(numbers), pa.string()))
+            return Running(numbers, numbers >= 0, np.full(len(numbers), _LONG_AGO_MS))
         is_held = (numbers >= 0) & (self._begun[numbers] != _NONE)
-        end_ms = np.where(numbers >= 0, self._clients.column("end_ms", numbers), _LONG_AGO_MS)
-        ids = self._clients.column("decision_id", numbers)
-        return Running(is_held, end_ms, pa.array(ids.tolist(), pa.string()))
+        return Running(numbers, is_held, np.where(numbers >= 0, self._clients.column("end_ms", numbers), _LONG_AGO_MS))
 
-    def hold(self, throttles: pa.Table) -> None:
+    def hold(
+        self,
+        keys: Pair,
+        clients: pa.Table,
+        claims: Claims,
+        decision_ids: NDArray[np.object_],
+        end_ms: Ints,
+        due_ms: Ints,
+    ) -> None:
         """Begin to hold clients, or go on with new ends; their earlier entries in the wheel are cancelled.
 
-        * `throttles`: Of `HELD`. Of several rows of one client the last one counts: after a restart there is one for
-          each name that the cluster ever had.
+        Of several rows of one client the last one counts: after a restart there is one for each name that the cluster
+        ever had.
+
+        * `clients`: Who they are, of `CLIENTS`.
         """
-        if not throttles.num_rows:
+        if not len(decision_ids):
             return
-        rows = self._clients.write(throttles)
+        rows = self._clients.add(keys, clients)
+        columns = {
+            "decision_id": decision_ids,
+            **{name: getattr(claims, name) for name in ("quota_type", "has_user", "has_client_id", "bound", "level")},
+            "end_ms": end_ms,
+            "due_ms": due_ms,
+        }
+        self._clients.write(rows, columns)
         self._begun = _with_room(self._begun, len(self._clients), _NONE)
         numbers = _each_once(rows)
         self._num_held += int(np.count_nonzero(self._begun[numbers] == _NONE))
@@ -278,17 +306,19 @@ class ThrottleLedger:
         self._next_begun += len(begin)
         self._due.schedule(numbers, self._clients.column("due_ms", numbers))
 
-    def wait_for_end(self, clients: Ints) -> None:
+    def wait_for_end(self, clients: Ids) -> None:
         """The check is taken and nothing more is owed: hand these out again when they end."""
+        if not len(clients):
+            return
         end_ms = self._clients.column("end_ms", clients)
-        self._clients.set_due(clients, end_ms)
+        self._clients.write(clients, {"due_ms": end_ms})
         self._due.schedule(clients, end_ms)
 
-    def drop(self, clients: pa.Table) -> None:
-        """Hold these clients no longer: columns broker_id, user, client_id. Those that are not held are ignored."""
-        if not clients.num_rows or not self._num_held:
+    def drop(self, keys: Pair) -> None:
+        """Hold these clients no longer. Those that are not held are ignored. Others may get new numbers."""
+        if not len(keys[0]) or not self._num_held:
             return
-        numbers = self._clients.find(clients)
+        numbers = self._clients.find(keys)
         numbers = _each_once(numbers[(numbers >= 0) & (self._begun[numbers] != _NONE)])
         self._due.cancel(numbers)
         self._begun[numbers] = _NONE
@@ -306,11 +336,9 @@ class ThrottleLedger:
         """
         return self._due.pop_due(now_ms)
 
-    def take_due(self) -> pa.Table:
-        """All that wait to be checked, in the order (due, submission), of `DUE`; they wait no longer."""
-        numbers, at_ms = self._due.take()
-        held = self._clients.read(numbers)
-        return pa.Table.from_arrays([*held.columns, pa.array(numbers), pa.array(at_ms)], schema=DUE)
+    def take_due(self) -> tuple[Ids, Ints]:
+        """All that wait to be checked, in the order (due, submission), each with when it was popped."""
+        return self._due.take()
 
     def next_due_ms(self) -> int | None:
         """A lower bound of the next due time, None when nothing is held."""

@@ -13,7 +13,7 @@ Callers hold one lock around every call (`pipeline.throttle.purgatory`).
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final, NamedTuple, Protocol
 
@@ -34,7 +34,7 @@ from pipeline.errors import (
 )
 from pipeline.failpoints import failpoint
 from pipeline.tables.port import TableWriter
-from pipeline.throttle.shapes import NOTHING_WRITTEN, WRITTEN, int64s
+from pipeline.throttle.shapes import WRITTEN, Ints, Publications
 from quota.replay import Evaluation
 from schemas.arrow import arrow_schema, conform
 from schemas.names import THROTTLE_TOPIC
@@ -123,11 +123,11 @@ def publish_app_id(job: str) -> str:
     return f"{job}:publish"
 
 
-def write_down(publications: pa.Table, first_seq: int, now: Moment) -> pa.Table:
-    """Give publications their places in the order and their wall-clock ends: of `PUBLICATIONS` to `WRITTEN`."""
-    places = np.arange(first_seq, first_seq + publications.num_rows)
-    until_ms = now.wall_ms + int64s(publications, "throttle_time_ms")
-    return pa.Table.from_arrays([*publications.columns, pa.array(places), pa.array(until_ms)], schema=WRITTEN)
+def write_down(publications: Publications, first_seq: int, wall_ms: int | Ints) -> pa.Table:
+    """Publications with their places in the order and their wall-clock ends: rows of `WRITTEN`."""
+    places = np.arange(first_seq, first_seq + len(publications))
+    until_ms = wall_ms + publications.throttle_time_ms
+    return pa.Table.from_arrays([*publications.rows().columns, pa.array(places), pa.array(until_ms)], schema=WRITTEN)
 
 
 def rows_of(written: pa.Table, evaluation: Evaluation, cluster: str) -> pa.Table:
@@ -196,11 +196,59 @@ class ThrottleTopic(Protocol):
         ...
 
 
-class Publisher:
-    """Writes records down and publishes them."""
+Announce = Callable[[pa.Table, int], None]
+"""Hears the records that were written together, of `WRITTEN`, and the quota version they were decided under. Must be
+quick and must not raise.
+"""
 
-    def __init__(self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic) -> None:
+
+def _announce_nothing(_written: pa.Table, _quota_version: int) -> None:
+    """The records go nowhere else."""
+
+
+class Publishing(Protocol):
+    """Port to what writes records down: see `Publisher`."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether records that are written down may be missing from the topic."""
+        ...
+
+    def newest(self) -> tuple[int, pa.Table]:
+        """See `Outbox`."""
+        ...
+
+    def take_over(self, highest_stored_seq: int, now: Moment, takes_topic: bool, again: pa.Table) -> None:
+        """Go on after what is stored."""
+        ...
+
+    def write(
+        self,
+        publications: Publications,
+        evaluation: Evaluation,
+        wall_ms: Ints,
+        batch_versions: dict[str, int] | None = None,
+    ) -> int:
+        """Write records down; returns how many."""
+        ...
+
+    def catch_up(self, now: Moment) -> bool:
+        """Publish what may be missing from the topic; True if nothing is."""
+        ...
+
+    def close(self) -> None:
+        """Leave the topic."""
+        ...
+
+
+class Publisher:
+    """Writes records down in the outbox, and publishes them on the topic."""
+
+    def __init__(
+        self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic, announce: Announce = _announce_nothing
+    ) -> None:
         self._job = job
+        self._announce = announce
         self._cluster = cluster
         self._outbox = outbox
         self._topic = topic
@@ -223,6 +271,10 @@ class Publisher:
         """Whether stored rows may be missing from the topic."""
         return self._behind
 
+    def newest(self) -> tuple[int, pa.Table]:
+        """See `Outbox`."""
+        return self._outbox.newest()
+
     def take_over(
         self, highest_stored_seq: int, now: Moment, takes_topic: bool = False, again: pa.Table = _NO_ROWS
     ) -> None:
@@ -239,40 +291,45 @@ class Publisher:
         self._catch_up(now, takes_topic, again)
 
     def write(
-        self, publications: pa.Table, evaluation: Evaluation, now: Moment, batch_versions: dict[str, int] | None = None
-    ) -> pa.Table:
+        self,
+        publications: Publications,
+        evaluation: Evaluation,
+        wall_ms: int | Ints,
+        batch_versions: dict[str, int] | None = None,
+    ) -> int:
         """Append records to the outbox, then publish them unless older ones wait.
 
-        * `publications`: The records, in the order they shall have; of `PUBLICATIONS`.
+        * `publications`: The records, in the order they shall have.
+        * `wall_ms`: From when on they hold their clients, on the wall clock: all of them, or each.
         * `batch_versions`: For a batch, its own version, recorded in the same commit: a batch that is run again
           after this commit finds it recorded and writes nothing.
 
         Returns:
-            What was written, of `WRITTEN`; no rows if there was nothing to write or the batch had already written its
-            rows.
+            How many were written: 0 if there was nothing to write, or if the batch had already written its rows.
 
         Raises:
             PipelineError: an append before this one raised.
         """
-        if not publications.num_rows:
-            return NOTHING_WRITTEN
+        if not len(publications):
+            return 0
         if self._append_undecided:
             message = f"the outcome of an earlier append, from publish_seq {self._next_seq} on, is unknown"
             raise PipelineError(message, "nothing needs doing: the restart reads what is stored and goes on after it")
-        written = write_down(publications, self._next_seq, now)
+        written = write_down(publications, self._next_seq, wall_ms)
         last_seq = self._next_seq + written.num_rows - 1
         versions = {**(batch_versions or {}), publish_app_id(self._job): last_seq}
         rows = rows_of(written, evaluation, self._cluster)
         self._append_undecided = True
         if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
             self._append_undecided = False
-            return NOTHING_WRITTEN
+            return 0
         failpoint("outbox.appended" if batch_versions else "look.appended")
         self._next_seq = last_seq + 1
         self._append_undecided = False
         if not self._behind:
             self._transact(rows)
-        return written
+        self._announce(written, evaluation.quota_version)
+        return len(publications)
 
     def catch_up(self, now: Moment) -> bool:
         """Publish stored rows that may be missing on the topic, if a retry is due; True when none is missing.

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,21 +18,28 @@ import pyarrow.compute as pc
 
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
-from pipeline.throttle.decider import Decider
+from pipeline.throttle.decider import Decider, decision_ids
 from pipeline.throttle.ledger import ThrottleLedger
-from pipeline.throttle.lifecycle import CheckResult, check, check_after_edit, violations_to_publish
-from pipeline.throttle.publisher import Outbox, Publisher
-from pipeline.throttle.shapes import CLIENTS, HELD, Ints, columns_of, int64s, table_of
+from pipeline.throttle.lifecycle import CheckResult, Running, Throttles, check, check_after_edit, violations_to_publish
+from pipeline.throttle.publisher import Publishing
+from pipeline.throttle.shapes import (
+    CLIENTS,
+    NO_LEVEL,
+    Ints,
+    Publications,
+    bounds_of,
+    int64s,
+    types_of,
+)
+from quota.decisions import Asked, Claims, names_of
+from quota.entity import QUOTA_TYPES
+from quota.names import some_of
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
-from quota.throttle_time import Slicing
+from quota.throttle_time import Slicing, Step
+from schemas.throttle_record import Cause
 
 log = logging.getLogger(__name__)
-
-Announce = Callable[[pa.Table, int], None]
-"""Hears the records that were written together, of `WRITTEN`, and the quota version they were decided under. Must be
-quick and must not raise.
-"""
 
 _MEASURED: Final = 512
 _EVERY: Final = 16
@@ -75,20 +82,16 @@ class ThrottlePurgatory:
     def __init__(
         self,
         decider: Decider,
-        publisher: Publisher,
-        outbox: Outbox,
+        publisher: Publishing,
         slicing: Slicing,
         lead: RenewLead,
         clock: Clock,
-        announce: Announce,
     ) -> None:
         self._decider = decider
         self._publisher = publisher
-        self._outbox = outbox
         self._base_slicing = slicing
         self._lead = lead
         self._clock = clock
-        self._announce = announce
         self._ledger = ThrottleLedger(start_ms=0)
         self._lock = Lock()
         # Every held throttle was decided under this quota version, or checked since it came into force.
@@ -101,7 +104,7 @@ class ThrottlePurgatory:
     def held(self) -> pa.Table:
         """The running throttles, in the order in which they began; of `HELD`."""
         with self._lock:
-            return self._ledger.held().select(HELD.names)
+            return self._ledger.rows(self._ledger.held())
 
     def held_until(self) -> pa.Table:
         """Who is held, for which quota type, and `until_ms`, the end by wall clock: as `quota.current_rates` has it."""
@@ -119,9 +122,9 @@ class ThrottlePurgatory:
             again, with their old numbers.
         """
         with self._lock:
-            highest_seq, running = self._outbox.newest()
+            highest_seq, running = self._publisher.newest()
             now = self._clock.now()
-            self._ledger = ThrottleLedger(start_ms=now.steady_ms)
+            self._ledger, self._settled_version = ThrottleLedger(start_ms=now.steady_ms), -1
             is_running = pc.greater(running["throttled_until_ms"], now.wall_ms)
             again = running.filter(is_running) if publishes_running else running.slice(0, 0)
             self._publisher.take_over(highest_seq, now, takes_topic, again)
@@ -129,10 +132,13 @@ class ThrottlePurgatory:
             now = self._clock.now()
             if running.num_rows:
                 log.info("took up %d running throttles", running.num_rows)
-            self._ledger.hold(held_from(running, now, self._slicing.lead_ms))
+            end_ms = now.steady_ms + left_ms(running, now)
+            ids = np.array(running["decision_id"].to_pylist(), np.object_)
+            clients, claims = running.select(CLIENTS.names), _claims_of_stored(running)
+            self._ledger.hold(self._decider.keys_of(clients), clients, claims, ids, *self._times(end_ms, now.steady_ms))
 
-    def violated(self, violations: pa.Table, evaluation: Evaluation, batch_versions: dict[str, int]) -> pa.Table:
-        """Publish and hold what a batch's violations ask for; returns the records, of `WRITTEN`.
+    def violated(self, violations: Asked, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
+        """Publish and hold what a batch's violations ask for; returns the number of records.
 
         A batch that is run again finds its version recorded and writes nothing; the throttles it wrote the first
         time were taken up by `take_over`.
@@ -141,21 +147,33 @@ class ThrottlePurgatory:
             now = self._clock.now()
             self._publisher.catch_up(now)
             valid = self._still_valid(violations, evaluation)
-            news = violations_to_publish(valid, self._ledger.running(valid), now.steady_ms, self._slicing)
-            return self._publish(news, evaluation, now, batch_versions)
+            running = self._ledger.running(valid.keys)
+            news, slices_ms = violations_to_publish(valid, running, now.steady_ms, self._slicing)
+            if not len(news):
+                return 0
+            publications = self._begun(valid.take(news), running.take(news), slices_ms, evaluation)
+            at_ms = np.full(len(news), now.steady_ms)
+            return self._publish(publications, evaluation, at_ms, now, batch_versions)
 
     def pop_due(self) -> int:
         """Take what is due from the wheel; never waits for a batch. Returns how many now wait for `tick`."""
         return self._ledger.pop_due(self._clock.now().steady_ms)
 
-    def tick(self) -> int:
-        """Handle all that is due: checks and ends; returns the number of records."""
+    def tick(self, is_on_time: bool = False) -> int:
+        """Handle all that is due: checks and ends; returns the number of records.
+
+        * `is_on_time`: For a rehearsal, which is never late: each is checked at the instant at which it is due.
+        """
         if not self.pop_due() and not self._publisher.is_behind:
             return 0
         with self._lock:
             now = self._clock.now()
             self._publisher.catch_up(now)
-            return self._check(self._ledger.take_due(), check, now)
+            clients, popped_ms = self._ledger.take_due()
+            due = self._ledger.throttles(clients)
+            at_ms = due.due_ms if is_on_time else np.full(len(due), now.steady_ms)
+            late = {"due_ms": due.due_ms, "lateness_ms": np.maximum(popped_ms - due.due_ms, 0)}
+            return self._check(check, due, at_ms, now, ("renewed", "expired"), late)
 
     def quotas_changed(self, snapshot: QuotaSnapshot) -> int:
         """Adopt a newer quota version and check at once every throttle it touches; returns the records.
@@ -183,66 +201,131 @@ class ThrottlePurgatory:
         now = self._clock.now()
         self._publisher.catch_up(now)
         held = self._ledger.held()
-        if not held.num_rows:
+        if not len(held):
             return 0
-        touched = held.filter(pa.array(self._decider.standing(held).is_changed(held)))
-        return self._check(touched, check_after_edit, now)
+        running = self._ledger.throttles(held)
+        figures = running.quota_type, running.bound, running.level
+        touched = held[self._decider.is_changed(self._ledger.names(held), *figures)]
+        throttles = self._ledger.throttles(touched)
+        at_ms = np.full(len(touched), now.steady_ms)
+        return self._check(check_after_edit, throttles, at_ms, now, ("quota_changed", "quota_changed"), {})
 
-    def _still_valid(self, violations: pa.Table, evaluation: Evaluation) -> pa.Table:
+    def _still_valid(self, violations: Asked, evaluation: Evaluation) -> Asked:
         """Without those whose bound, mode or level an edit has changed since the batch pinned its quotas.
 
         They stay recorded as decisions. The edit has checked whom it touches, or will; a throttle under the quotas of
         before would hold a client that has just been let go.
         """
-        if not violations.num_rows or evaluation.quota_version >= self._decider.last.quota_version:
+        if not len(violations) or evaluation.quota_version >= self._decider.last.quota_version:
             return violations
-        return violations.filter(pa.array(~self._decider.standing(violations).is_changed(violations)))
+        clients, claims = _clients_of(violations), violations.claims
+        return violations.take(~self._decider.is_changed(clients, claims.quota_type, claims.bound, claims.level))
+
+    def _begun(self, asked: Asked, running: Running, slices_ms: Ints, batch: Evaluation) -> Publications:
+        """The records of throttles that begin, or are extended, in the order of the names."""
+        clients = _clients_of(asked)
+        order = pc.sort_indices(clients, [(name, "ascending") for name in CLIENTS.names])
+        clients, rows = clients.take(order), order.to_numpy()
+        asked, running = asked.take(rows), running.take(rows)
+        types = names_of(QUOTA_TYPES, asked.claims.quota_type)
+        ids = decision_ids(clients.append_column("quota_type", types), self._decider.cluster, batch)
+        # An extension keeps the decision that began the throttle.
+        extends = running.is_held
+        begun_by = self._ledger.decision_ids(running.client[extends])
+        ids = pc.replace_with_mask(ids, pa.array(extends), begun_by)
+        holds, about = np.ones(len(rows), np.bool_), {"cause": "violation", "extends": pa.array(extends)}
+        return Publications(asked.keys, clients, asked.claims, holds, slices_ms[rows], ids, about)
 
     def _check(
-        self, checked: pa.Table, judged: Callable[[pa.Table, pa.Table, int, Slicing], CheckResult], now: Moment
+        self,
+        judged: Callable[[Throttles, Claims, Ints, Slicing], CheckResult],
+        throttles: Throttles,
+        at_ms: Ints,
+        now: Moment,
+        causes: tuple[Cause, Cause],
+        late: dict[str, Ints],
     ) -> int:
-        if not checked.num_rows:
+        """Check throttles, each at its own instant of steady time; returns the number of records.
+
+        * `causes`: Of a throttle that goes on, and of a release.
+        * `late`: When each was due, and how much later it was popped.
+        """
+        if not len(throttles):
             return 0
-        evaluation, reasons = self._decider.check(checked, now)
-        verdict = judged(checked, reasons, now.steady_ms, self._slicing)
-        self._ledger.wait_for_end(int64s(checked, "client")[verdict.waiting])
-        if verdict.publications.num_rows:
-            failpoint("look.decided")
-        return int(self._publish(verdict.publications, evaluation, now, None).num_rows)
+        keys, slicing = self._ledger.keys(throttles.client), self._slicing
+        evaluation, claims = self._decider.check(throttles, keys, self._ledger.names, at_ms)
+        result = judged(throttles, claims, at_ms, slicing)
+        self._ledger.wait_for_end(throttles.client[result.steps == Step.WAIT])
+        news = (result.steps != Step.WAIT).nonzero()[0]
+        if not len(news):
+            return 0
+        failpoint("look.decided")
+        clients, holds = throttles.client[news], result.steps[news] == Step.HOLD
+        about: dict[str, Any] = {name: pa.array(column[news]) for name, column in late.items()}
+        about["cause"] = pc.if_else(pa.array(holds), *causes)
+        who = some_of(keys, news), self._ledger.names(clients), claims.take(news)
+        slices_ms = result.slices_ms[news]
+        publications = Publications(*who, holds, slices_ms, self._ledger.decision_ids(clients), about)
+        return self._publish(publications, evaluation, at_ms[news], now)
 
     def _publish(
-        self, publications: pa.Table, evaluation: Evaluation, now: Moment, batch_versions: dict[str, int] | None
-    ) -> pa.Table:
-        written = self._publisher.write(publications, evaluation, now, batch_versions)
-        if not written.num_rows:
-            return written
-        is_release = pc.equal(written["action"], "release")
-        self._ledger.drop(written.filter(is_release))
-        self._ledger.hold(self._held(written.filter(pc.invert(is_release)), now))
-        self._announce(written, evaluation.quota_version)
+        self,
+        publications: Publications,
+        evaluation: Evaluation,
+        at_ms: Ints,
+        now: Moment,
+        batch_versions: dict[str, int] | None = None,
+    ) -> int:
+        """Write records that count from these instants of steady time on."""
+        wall_ms = at_ms + (now.wall_ms - now.steady_ms)
+        written = self._publisher.write(publications, evaluation, wall_ms, batch_versions)
+        if not written:
+            return 0
+        holds = publications.holds
+        clients = publications.clients if holds.all() else publications.clients.filter(pa.array(holds))
+        ids = np.array(publications.decision_ids.to_pylist(), np.object_)
+        end_ms = at_ms + publications.throttle_time_ms
+        keys, claims = some_of(publications.keys, holds), publications.claims.take(holds)
+        self._ledger.hold(keys, clients, claims, ids[holds], *self._times(end_ms[holds], at_ms[holds]))
+        self._ledger.drop(some_of(publications.keys, ~holds))
         self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
         return written
+
+    def _times(self, end_ms: Ints, now_ms: int | Ints) -> tuple[Ints, Ints]:
+        """The ends of throttles, and when they are checked."""
+        return end_ms, np.maximum(end_ms - self._slicing.lead_ms, now_ms)
 
     @property
     def _slicing(self) -> Slicing:
         return replace(self._base_slicing, lead_ms=self._lead.lead_ms)
 
-    def _held(self, written: pa.Table, now: Moment) -> pa.Table:
-        return _held_until(written, now.steady_ms + int64s(written, "throttle_time_ms"), now, self._slicing.lead_ms)
 
-
-def held_from(rows: pa.Table, now: Moment, lead_ms: int) -> pa.Table:
-    """The running throttles that stored rows stand for, after a restart; of `HELD`.
+def left_ms(rows: pa.Table, now: Moment) -> Ints:
+    """How much longer the running throttles last that stored rows stand for, after a restart.
 
     Their ends on the steady clock are as far away as their wall-clock ends are from the wall clock now, but never
     farther than the whole throttle is long: then the clock was set back, no client waits longer than its record gave.
     One whose end has passed, or is nearer than the lead, is due at once.
     """
     left_ms = np.minimum(int64s(rows, "throttled_until_ms") - now.wall_ms, int64s(rows, "throttle_time_ms"))
-    return _held_until(rows, now.steady_ms + np.maximum(left_ms, 0), now, lead_ms)
+    return np.maximum(left_ms, 0)
 
 
-def _held_until(rows: pa.Table, end_ms: Ints, now: Moment, lead_ms: int) -> pa.Table:
-    due_ms = np.maximum(end_ms - lead_ms, now.steady_ms)
-    times = {"end_ms": pa.array(end_ms), "due_ms": pa.array(due_ms)}
-    return table_of(HELD, rows.num_rows, columns_of(rows, HELD) | times)
+def _clients_of(asked: Asked) -> pa.Table:
+    return pa.Table.from_arrays([*asked.names.take(asked.rows)], schema=CLIENTS)
+
+
+def _claims_of_stored(rows: pa.Table) -> Claims:
+    """The claims of stored throttles, which have no level."""
+    has_user, has_client_id = (pc.not_equal(rows[f"sensor_{part}"], "").to_numpy() for part in CLIENTS.names[1:])
+    return Claims(
+        quota_type=types_of(rows),
+        has_user=has_user,
+        has_client_id=has_client_id,
+        observed=rows["observed"].to_numpy(),
+        bound=bounds_of(rows),
+        window_ms=int64s(rows, "window_ms"),
+        tokens=rows["tokens"].to_numpy(),  # null is NaN
+        owed_ms=int64s(rows, "owed_ms"),
+        level=np.full(rows.num_rows, NO_LEVEL, np.int64),
+    )

@@ -1,76 +1,87 @@
 """The job's own decider and purgatory on a clock that is set by hand, without Kafka, Spark and tables.
 
-`kquota simulate` and the shadow of `observe` run it: what they say of throttles is what the job would do.
+`kquota what-if`, `kquota simulate` and the shadow of `observe` run it: what they say of throttles is what the job would
+do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
 from pipeline.clock import Moment
 from pipeline.settings.model import Settings
-from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.assembly import enforcement_of
 from pipeline.throttle.decider import Decided
-from pipeline.throttle.publisher import Marker, TopicEnd
-from pipeline.throttle.purgatory import Announce
+from pipeline.throttle.shapes import Publications
+from quota.arrays import Ints
 from quota.engine import Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
+from quota.usage import Usage
 from schemas.arrow import arrow_schema
-from schemas.throttle_record import ThrottleEventRow, ThrottleRecord
+from schemas.throttle_record import ThrottleEventRow
 
-_NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
+NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 
 
 class HandSetClock:
-    """`pipeline.clock.Clock`, set by hand. Wall time and steady time are the same."""
+    """`pipeline.clock.Clock`, set by hand. Wall time and steady time are the same until it is set back.
+
+    Attributes:
+        now_ms: The wall clock.
+    """
 
     def __init__(self, start_ms: int) -> None:
         self.now_ms = start_ms
+        self._set_back_ms = 0
 
     def now(self) -> Moment:
         """The instant it was set to."""
-        return Moment(self.now_ms, self.now_ms)
+        return Moment(self.now_ms, self.now_ms + self._set_back_ms)
+
+    def set_back(self, now_ms: int) -> None:
+        """Change the wall clock alone."""
+        self._set_back_ms += self.now_ms - now_ms
+        self.now_ms = now_ms
 
 
-class NoOutbox:
-    """`pipeline.throttle.publisher.Outbox` that stores nothing."""
+Hear = Callable[[Publications, Ints], None]
+"""Hears records that are published together, and of each the instant."""
 
-    table_id = "none"
 
-    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """Drop the rows."""
-        return True
+class Unpublished:
+    """`pipeline.throttle.publisher.Publishing` without tables and readers."""
 
-    def rows_from(self, publish_seq: int) -> pa.Table:
-        """No rows: nothing is stored."""
-        return _NO_ROWS
+    is_behind = False
+
+    def __init__(self, hear: Hear = lambda _publications, _at_ms: None) -> None:
+        self._hear = hear
+        self.running = NO_ROWS
+        """The throttles that run when the purgatory takes over."""
 
     def newest(self) -> tuple[int, pa.Table]:
-        """No number and no throttles: nothing is stored."""
-        return -1, _NO_ROWS
+        """No number was given so far."""
+        return -1, self.running
 
-    def is_fenced(self) -> bool:
-        """No other driver exists."""
-        return False
+    def take_over(self, highest_stored_seq: int, now: Moment, takes_topic: bool, again: pa.Table) -> None:
+        """Nothing is stored."""
 
+    def write(
+        self,
+        publications: Publications,
+        evaluation: Evaluation,
+        wall_ms: Ints,
+        batch_versions: dict[str, int] | None = None,
+    ) -> int:
+        """Let the records be heard."""
+        self._hear(publications, wall_ms)
+        return len(publications)
 
-class NoTopic:
-    """`pipeline.throttle.publisher.ThrottleTopic` without readers."""
-
-    def committed(self) -> Marker | None:
-        """No marker."""
-        return None
-
-    open = committed
-
-    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
-        """Drop the records."""
-
-    def end(self) -> TopicEnd:
-        """No records."""
-        return TopicEnd(-1, "")
+    def catch_up(self, now: Moment) -> bool:
+        """Nothing is missing anywhere."""
+        return True
 
     def close(self) -> None:
         """Nothing to close."""
@@ -79,22 +90,21 @@ class NoTopic:
 _NAME: Final = "rehearsal"
 
 
-def _announce_nothing(_written: pa.Table, _quota_version: int) -> None:
-    """The records go nowhere."""
-
-
 class Rehearsal:
     """Decides batches at given instants; between them, checks and ends of throttles happen at their exact millisecond.
 
-    * `announce`: Hears the records, as in the job.
+    * `hear`: Hears the records. Those of one call are of one wait or batch; those of a client come in order.
     """
 
     def __init__(
-        self, settings: Settings, scope: Scope, announce: Announce = _announce_nothing, cluster: str = _NAME
+        self,
+        settings: Settings,
+        scope: Scope,
+        hear: Hear = lambda _publications, _at_ms: None,
+        cluster: str = _NAME,
     ) -> None:
-        self._clock = HandSetClock(0)
-        ports = Ports(NoOutbox(), NoTopic(), self._clock, announce)
-        enforcement = assemble(settings.model_copy(update={"job": _NAME}), scope, cluster, ports)
+        self._clock, self._records = HandSetClock(0), Unpublished(hear)
+        enforcement = enforcement_of(settings, scope, cluster, self._records, self._clock)
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         self.snapshot = QuotaSnapshot(-1, ())
 
@@ -103,36 +113,47 @@ class Rehearsal:
         """The instant to which time has come."""
         return self._clock.now_ms
 
-    def begin(self, at_ms: int) -> None:
-        """Set the clock to the first instant."""
+    def begin(self, at_ms: int, running: pa.Table = NO_ROWS, buckets: pa.Table | None = None) -> None:
+        """Begin to hold clients at an instant.
+
+        * `running`: The last row of `throttle_events` of each client that is held then.
+        * `buckets`: As `QuotaEngine.buckets` returns them; None: as they are.
+        """
         self._clock.now_ms = at_ms
+        if buckets is not None:
+            self.decider.restore_buckets(buckets)
+        self._records.running = running
         self.purgatory.take_over()
+        if self.snapshot.version >= 0:
+            self.purgatory.quotas_changed(self.snapshot)
 
     def put_in_force(self, snapshot: QuotaSnapshot) -> None:
-        """The quotas from now on, of a higher version. Throttles that they change are checked at once."""
-        self.snapshot = snapshot
-        self.purgatory.quotas_changed(snapshot)
+        """The quotas from now on. Throttles that they change are checked at once."""
+        if snapshot is not self.snapshot:
+            self.snapshot = snapshot
+            self.purgatory.quotas_changed(snapshot)
 
-    def decide(self, usage: pa.Table, batch_id: int, evaluated_at_ms: int) -> Decided:
-        """Decide a batch by the quotas in force, and hold whom it asks to hold."""
-        evaluation = Evaluation(_NAME, batch_id, evaluated_at_ms, self.snapshot.version)
-        decided = self.decider.decide(self.snapshot, usage, evaluation, self._clock.now())
-        self.purgatory.violated(decided.violations, evaluation, {})
+    def decide(
+        self, usage: pa.Table | Usage, evaluation: Evaluation, is_old: bool = False, holds: bool = True
+    ) -> Decided:
+        """Decide a batch by the quotas in force, and hold whom it asks to hold, unless it is too old.
+
+        * `evaluation`: Facts of the batch; its quota version is set to that of the quotas in force.
+        * `holds`: False: the batch only fills the sample windows.
+        """
+        evaluation = replace(evaluation, quota_version=self.snapshot.version)
+        decided = self.decider.decide(self.snapshot, usage, evaluation, self._clock.now(), is_old=is_old)
+        if holds and not is_old and len(decided.violations):
+            self.purgatory.violated(decided.violations, evaluation, {})
         return decided
 
-    def wait_until(self, until_ms: int, while_held: bool = False) -> None:
-        """Move the clock on to an instant, or (`while_held`) at most to it, until no client is held."""
-        clock, purgatory = self._clock, self.purgatory
-        while not while_held or len(purgatory):
-            due_ms = purgatory.next_due_ms()
-            if due_ms is None or due_ms > until_ms:
-                break
-            clock.now_ms = max(due_ms, clock.now_ms)
-            if purgatory.pop_due():
-                purgatory.tick()
-            elif clock.now_ms < until_ms:
-                clock.now_ms += 1  # `due_ms` was only a lower bound
-            else:
-                break
-        if not while_held:
-            clock.now_ms = max(until_ms, clock.now_ms)
+    def begin_epoch(self, last_ms: int, now_ms: int) -> None:
+        """The clocks are set back: after the instant `last_ms`, until which throttles run, comes `now_ms`."""
+        self.wait_until(last_ms)
+        self._clock.set_back(now_ms)
+
+    def wait_until(self, until_ms: int) -> None:
+        """Move the clock on to an instant; checks and ends up to it, inclusive, happen when they are due."""
+        self._clock.now_ms = max(until_ms, self._clock.now_ms)
+        while self.purgatory.pop_due():
+            self.purgatory.tick(is_on_time=True)

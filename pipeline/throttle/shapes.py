@@ -1,10 +1,10 @@
 """The shapes of throttles and their records, step by step: as objects, and as Arrow tables with a row for each.
 
-    CLIENTS ─▶ REASONS ─▶ PUBLICATIONS (decided, about to be written) ─▶ WRITTEN (stored, on the topic)
-    HELD (running) ─▶ LISTED (with their numbers in the ledger) ─▶ DUE (their check or end has come)
+    PUBLICATIONS (who must wait, why, and how long) ─▶ WRITTEN (stored, on the topic); HELD (running)
 
 The columns are the fields of the objects, in the order in which records are published. Where a field can be None, its
-column can be null. Decisions and checks go by columns; objects are for logs.
+column can be null. Checks go by arrays (`quota.decisions.Claims`, `pipeline.throttle.lifecycle`); tables are for what
+is published, objects for logs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quota.engine import QuotaEngine
+from quota.decisions import Claims, names_of, names_where
 from quota.entity import QUOTA_TYPES
-from quota.holds import type_that_owes_most
+from quota.names import Pair
 from schemas.names import ClientKey
 from schemas.throttle_record import Action, Cause
 
@@ -122,14 +122,6 @@ HELD: Final = pa.schema(
 """Running throttles: of the last record published for each the quota type, its sensor, bound (null: none) and level
 (null: not known), the decision that began it, its end on the steady clock, and when its check or its end is due there.
 """
-LISTED: Final = pa.schema([*HELD, ("client", pa.int64())])
-"""Running throttles, and the number of each client in the ledger."""
-DUE: Final = pa.schema([*LISTED, ("popped_ms", pa.int64())])
-"""Throttles whose check or end has come, and the steady time at which the wheel handed each out."""
-
-# Not `empty_table`, which imports pandas.
-NO_PUBLICATIONS: Final = pa.Table.from_batches([], PUBLICATIONS)
-NOTHING_WRITTEN: Final = pa.Table.from_batches([], WRITTEN)
 
 
 def table_of(schema: pa.Schema, num_rows: int, columns: "dict[str, Values | str | int]") -> pa.Table:
@@ -198,11 +190,6 @@ def entities_of(keys: Sequence[ClientKey]) -> pa.Table:
     return pa.Table.from_pylist([key._asdict() for key in keys], CLIENTS)
 
 
-# From the engine's answers, three rows for each client, to the one reason why it must wait.
-
-_SENSORS: Final = pa.schema([REASONS.field(name) for name in ("sensor_user", "sensor_client_id", "level")])
-
-
 def rows_of_types(answers: pa.Table, quota_types: Ints) -> pa.Table:
     """Of an answer of `evaluate` or `resolve` the row of one quota type for each of n clients.
 
@@ -211,26 +198,54 @@ def rows_of_types(answers: pa.Table, quota_types: Ints) -> pa.Table:
     return answers.take(pa.array(np.arange(len(quota_types)) * len(QUOTA_TYPES) + quota_types))
 
 
-def reasons_of(engine: QuotaEngine, throttles: pa.Table, evaluated_at_ms: int) -> pa.Table:
-    """What clients owe now, by the quota type with the longest wait; of `REASONS`, row for row.
+@dataclass(frozen=True, slots=True)
+class Publications:
+    """n records that are about to be written, in columns.
 
-    Where several types ask for the same wait (also: for none), it is the type that the throttle is held for. The sensor
-    and its level are those that were published last, unless another type sets it or the bound has changed.
-
-    * `throttles`: Of `HELD`.
+    Attributes:
+        keys: Of each client: `QuotaEngine.keys_of`.
+        clients: Who they are, of `CLIENTS`.
+        claims: Why they must wait, or no longer.
+        holds: A throttle; else a release.
+        throttle_time_ms: Length of the slice; 0 for a release.
+        decision_ids: The decisions that began the throttles.
+        about: The other columns of `PUBLICATIONS`; those that are missing are null.
     """
-    clients = throttles.select(CLIENTS.names)
-    owed = engine.evaluate(clients, evaluated_at_ms=evaluated_at_ms)
-    known_types = types_of(throttles)
-    owed_ms = int64s(owed, "owed_ms").reshape(-1, len(QUOTA_TYPES)).T
-    types = type_that_owes_most(owed_ms, known_types)
-    claims = rows_of_types(owed, types)
-    is_sure = (types == known_types) & (bounds_of(claims) == bounds_of(throttles)) & (levels_of(throttles) != NO_LEVEL)
-    sensors = throttles.select(_SENSORS.names)
-    if not is_sure.all():
-        unsure = np.flatnonzero(~is_sure)
-        found = rows_of_types(engine.resolve(clients.take(pa.array(unsure))), types[unsure]).select(_SENSORS.names)
-        # Those that are sure, then those that were resolved, back in the order of the clients.
-        order = np.argsort(np.concatenate((np.flatnonzero(is_sure), unsure)))
-        sensors = pa.concat_tables([sensors.filter(pa.array(is_sure)), found]).take(pa.array(order))
-    return table_of(REASONS, len(types), columns_of(claims, REASONS) | columns_of(sensors, _SENSORS))
+
+    keys: Pair
+    clients: pa.Table
+    claims: Claims
+    holds: Flags
+    throttle_time_ms: Ints
+    decision_ids: "pa.Array[Any]"
+    about: "dict[str, Values | str | int]"
+
+    def __len__(self) -> int:
+        return len(self.holds)
+
+    def rows(self) -> pa.Table:
+        """They as rows of `PUBLICATIONS`."""
+        columns: dict[str, Values | str | int] = {
+            **columns_of(self.clients, CLIENTS),
+            "action": pc.if_else(pa.array(self.holds), "throttle", "release"),
+            "throttle_time_ms": pa.array(self.throttle_time_ms),
+            **_reasons_of(self.clients, self.claims),
+            "decision_id": self.decision_ids,
+            "extends": False,
+            **self.about,
+        }
+        return table_of(PUBLICATIONS, len(self), columns)
+
+
+def _reasons_of(clients: pa.Table, claims: Claims) -> "dict[str, Values | str | int]":
+    return {
+        "quota_type": names_of(QUOTA_TYPES, claims.quota_type),
+        "sensor_user": names_where(claims.has_user, clients["user"]),
+        "sensor_client_id": names_where(claims.has_client_id, clients["client_id"]),
+        "observed": pa.array(claims.observed),
+        "bound": pa.array(claims.bound, mask=np.isinf(claims.bound)),
+        "window_ms": pa.array(claims.window_ms),
+        "tokens": pa.array(claims.tokens, mask=np.isnan(claims.tokens)),
+        "owed_ms": pa.array(claims.owed_ms),
+        "level": pa.array(claims.level, mask=claims.level == NO_LEVEL),
+    }

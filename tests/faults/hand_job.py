@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -48,7 +49,9 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import read_table
 from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import Marker
+from pipeline.throttle.shapes import CLIENTS, bounds_of, int64s, levels_of, types_of
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
@@ -355,8 +358,14 @@ class HandJob:
 def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
     """What each held user owes now, as a check sees it."""
     held = job.purgatory.held()
-    _, reasons = job.decider.check(held, job.clock.now())
-    return dict(zip(held["user"].to_pylist(), reasons.to_pylist(), strict=True))
+    clients, at_ms = held.select(CLIENTS.names), job.clock.now().steady_ms
+    times = int64s(held, "end_ms"), int64s(held, "due_ms")
+    throttles = Throttles(np.arange(held.num_rows), types_of(held), bounds_of(held), levels_of(held), *times)
+    keys, instants_ms = job.decider.keys_of(clients), np.full(held.num_rows, at_ms)
+    _, claims = job.decider.check(throttles, keys, lambda rows: clients.take(pa.array(rows)), instants_ms)
+    figures = {name: getattr(claims, name).tolist() for name in ("owed_ms", "tokens", "observed", "bound")}
+    rows = (dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True))
+    return dict(zip(held["user"].to_pylist(), rows, strict=True))
 
 
 def _offsets(end: int) -> str:

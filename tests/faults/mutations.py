@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pipeline.clock import Moment
 from pipeline.stream import job_tables, micro_batch
 from pipeline.stream.job_tables import SensorStateTable
 from pipeline.stream.micro_batch import MicroBatch
-from pipeline.throttle import lifecycle, publisher, purgatory
+from pipeline.throttle import publisher, purgatory
 from pipeline.throttle.decider import Decider
+from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import DeltaOutbox
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
 from quota import decisions
@@ -76,19 +76,15 @@ def _with(table: pa.Table, name: str, values: Any) -> pa.Table:
     return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
 
 
-def _released_at_end(check: Change, due: Any, reasons: Any, *others: Any) -> Any:
-    at_end = lifecycle.is_at_end(due)
-    owed_ms = reasons["owed_ms"].to_numpy()
-    verdict = check(due, _with(reasons, "owed_ms", np.where(at_end, 0, owed_ms)), *others)
-    told = np.delete(owed_ms, verdict.waiting)
-    return replace(verdict, publications=_with(verdict.publications, "owed_ms", told))
+def _released_at_end(check: Change, due: Any, claims: Any, *others: Any) -> Any:
+    return check(due, replace(claims, owed_ms=np.where(due.is_at_end, 0, claims.owed_ms)), *others)
 
 
 def _with_cause(cause: Any) -> Change:
-    def change(check_after_edit: Change, *arguments: Any) -> Any:
-        verdict = check_after_edit(*arguments)
-        told = verdict.publications
-        return replace(verdict, publications=_with(told, "cause", [cause] * told.num_rows))
+    def change(
+        check: Change, this: Any, judged: Any, throttles: Any, at_ms: Any, now: Any, causes: Any, late: Any
+    ) -> Any:
+        return check(this, judged, throttles, at_ms, now, causes if late else (cause, cause), late)
 
     return change
 
@@ -130,20 +126,25 @@ def _every_violation(publish: Change, violations: Any, running: Any, now_ms: int
     return publish(violations, replace(running, end_ms=running.end_ms * 0), now_ms, slicing)
 
 
+def _without_first(publish: Change, *arguments: Any) -> Any:
+    news, slices_ms = publish(*arguments)
+    return news[1:], slices_ms[1:]
+
+
 def _by_x_alone(publish: Change, violations: Any, *others: Any) -> Any:
-    return publish(_with(violations, "owed_ms", violations["throttle_time_ms"].to_numpy()), *others)
+    return publish(replace(violations, claims=replace(violations.claims, owed_ms=violations.throttle_time_ms)), *others)
 
 
 def _as_with(min_hold_ms: int) -> Change:
     return lambda rule, this, *arguments: rule(replace(this, min_hold_ms=min_hold_ms), *arguments)
 
 
-def _later(check: Change, this: Any, throttles: Any, now: Moment) -> Any:
-    return check(this, throttles, Moment(now.wall_ms, now.steady_ms + 700))
+def _later(check: Change, this: Any, throttles: Any, keys: Any, names: Any, at_ms: Any) -> Any:
+    return check(this, throttles, keys, names, at_ms + 700)
 
 
-def _until_wall_clock(held_from: Change, rows: pa.Table, *others: Any) -> Any:
-    return held_from(_with(rows, "throttle_time_ms", [10**9] * rows.num_rows), *others)
+def _until_wall_clock(left_ms: Change, rows: pa.Table, *others: Any) -> Any:
+    return left_ms(_with(rows, "throttle_time_ms", [10**9] * rows.num_rows), *others)
 
 
 MUTATIONS: Final = {
@@ -160,7 +161,7 @@ MUTATIONS: Final = {
     "no snapshot is taken": Mutation(SensorStateTable, "write_if_due", lambda *_: False, "snapshots: lost"),
     "whoever comes to its end is released": Mutation(purgatory, "check", _released_at_end, "releases: different"),
     "a throttle counts as ended at its check": Mutation(
-        lifecycle, "is_at_end", lambda _, throttles: np.ones(throttles.num_rows, np.bool_), "releases"
+        Throttles, "is_at_end", lambda _, throttles: np.ones(len(throttles), np.bool_), "releases"
     ),
     "checks ahead of the end are skipped": Mutation(
         ThrottlePurgatory,
@@ -197,7 +198,10 @@ MUTATIONS: Final = {
         decisions, "_applied", lambda applied, *arguments: np.roll(applied(*arguments), 1), "decisions: different"
     ),
     "an applied decision is not published": Mutation(
-        purgatory, "violations_to_publish", lambda publish, *arguments: publish(*arguments).slice(1), "applied: lost"
+        purgatory,
+        "violations_to_publish",
+        lambda publish, *arguments: tuple(one[1:] for one in publish(*arguments)),
+        "applied: lost",
     ),
     "every violation is published": Mutation(
         purgatory, "violations_to_publish", _every_violation, "extensions: different"
@@ -217,11 +221,11 @@ MUTATIONS: Final = {
         BatchInstant, "most_bursts", lambda *_: MAX_DEBT_BURSTS, "buckets: different"
     ),
     "a throttle is taken up until its wall-clock end": Mutation(
-        purgatory, "held_from", _until_wall_clock, "applied: lost"
+        purgatory, "left_ms", _until_wall_clock, "applied: lost"
     ),
     "edits let nobody go": Mutation(ThrottlePurgatory, "_check_after_edit", lambda *_: 0, "edits: lost"),
     "an edit's release is told as an end": Mutation(
-        purgatory, "check_after_edit", _with_cause("expired"), "releases: different"
+        ThrottlePurgatory, "_check", _with_cause("expired"), "releases: different"
     ),
     "a renewal is shorter than what is owed": Mutation(
         Slicing, "slices_ms", lambda slices_ms, *arguments: slices_ms(*arguments) // 2 + 1, "renewals: different"

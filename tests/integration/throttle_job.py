@@ -66,6 +66,6 @@ class ThrottleJob:
             replace(violation(ClientKey("", str(user), "c"), throttle_time_ms), action=action, cause=cause)
             for user in users
         ]
-        now = SystemClock().now()
-        assert self._publisher.write(publications(*news), Evaluation("q", 1, now.wall_ms, 1), now).num_rows
+        wall_ms = SystemClock().now().wall_ms
+        assert self._publisher.write(publications(*news), Evaluation("q", 1, wall_ms, 1), wall_ms)
         assert not self._publisher.is_behind

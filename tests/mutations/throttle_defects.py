@@ -15,15 +15,15 @@ _HAND: Final = "tests/faults/test_hand_job.py"
 DEFECTS: Final = (
     Defect(
         "an extension gets a decision of its own",
-        "violations_to_publish",
-        ('pc.if_else(extends, running.decision_id, violations["decision_id"])', 'violations["decision_id"]'),
-        _LIFECYCLE,
+        "ThrottlePurgatory._begun",
+        ("ids = pc.replace_with_mask(ids, pa.array(extends), begun_by)", "pass"),
+        _PURGATORY,
     ),
     Defect(
         "how late a check was handed out is not told",
-        "pipeline.throttle:check",
-        ('np.maximum(int64s(due, "popped_ms") - due_ms, 0)', "np.zeros_like(due_ms)"),
-        _LIFECYCLE,
+        "ThrottlePurgatory.tick",
+        ("np.maximum(popped_ms - due.due_ms, 0)", "np.zeros_like(due.due_ms)"),
+        _PURGATORY,
     ),
     Defect(
         "the end of a throttle moves with the machine's clock",
@@ -39,8 +39,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "after a restart a throttle is checked before what is overdue",
-        "_held_until",
-        ("np.maximum(end_ms - lead_ms, now.steady_ms)", "end_ms"),
+        "ThrottlePurgatory._times",
+        ("np.maximum(end_ms - self._slicing.lead_ms, now_ms)", "end_ms"),
         _PURGATORY,
     ),
     Defect(
@@ -70,8 +70,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "an edit of the level alone touches no throttle",
-        "Standing.is_changed",
-        ("return is_other_level | is_other_bound", "return is_other_bound"),
+        "Decider.is_changed",
+        ("return is_other_bound | is_other_level", "return is_other_bound"),
         _PURGATORY,
     ),
     Defect(
@@ -154,7 +154,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "the setting that carries no debt does not reach the engine",
-        "engine_of",
+        "new_engine",
         ("carry_debt=settings.carry_debt", "carry_debt=True"),
         "tests/pipeline/throttle/test_decider.py",
     ),

@@ -50,7 +50,7 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
         user, _, client_id = client.partition("/")
         console.client_report(report(user, client_id))
         news = publications(violation(ClientKey("", user, client_id)))
-        console.listeners().announce(write_down(news, number, NOW), 3)
+        console.listeners().announce(write_down(news, number, NOW.wall_ms), 3)
     printed = capsys.readouterr()
     assert [line.split()[2] for line in printed.out.splitlines()] == ["alice/etl", "erp/exporter", "alice/etl"]
     assert printed.err.count("erp/exporter does not listen") == 1
@@ -61,7 +61,7 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
 
 def written(count: int) -> pa.Table:
     news = publications(*(violation(throttle_time_ms=number + 1) for number in range(count)))
-    return write_down(news, 7, NOW)
+    return write_down(news, 7, NOW.wall_ms)
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 300])

@@ -1,27 +1,18 @@
 """Small histories of usage with all that makes cutting them hard, and the replay of one in a single piece."""
 
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from random import Random
 from typing import Any
 
-import numpy as np
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from pipeline.replay.request import ReplayRequest, Timeline
-from pipeline.replay.usage_batches import Outcome, ReplayResult, Source
+from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
-from pipeline.throttle.assembly import engine_of, nominal_slicing
-from pipeline.throttle.shapes import entities_of
 from quota.engine import Scope
-from quota.holds import Holds
-from quota.replay import NumberedUsage, ReplayEngine
 from quota.snapshot import QuotaSnapshot
-from quota.usage import Usage
 from schemas.arrow import conform
-from schemas.names import ClientKey
 from schemas.usage import UsageBySecondRow, UsageRow
 from tests.quota.factories import quota_row, table, usage_row
 
@@ -62,8 +53,7 @@ class History:
         until_ms = since_ms + 20_000 + draw.randrange(60_000)
         quotas = (live, Timeline((0,), (self._snapshot(0),)))
         scope: Scope = draw.choice(("cluster", "broker"))
-        slicing = nominal_slicing(Settings(engine=settings))
-        return ReplayRequest(root, self.source, scope, settings, slicing, since_ms, until_ms, quotas)
+        return ReplayRequest(root, self.source, scope, Settings(engine=settings), since_ms, until_ms, quotas)
 
     def _snapshot(self, version: int) -> QuotaSnapshot:
         """A few bounds, small ones among them: their throttles last longer than the history."""
@@ -119,53 +109,6 @@ class History:
         ]
 
 
-def in_one_piece(request: ReplayRequest) -> list[ReplayResult]:
-    """The replays without any of the code that reads, cuts or divides: row by row from the table, in one go."""
-    time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
-    rows = DeltaTable(table_uri(request.root, request.source)).to_pyarrow_table().to_pylist()
-    rows = [row for row in rows if request.begin_ms <= row[time] < request.until_ms]
-    of_instant = itemgetter(time) if request.source == "usage_by_second" else itemgetter(time, "batch_id")
-    batches = [list(group) for _, group in groupby(sorted(rows, key=of_instant), of_instant)]
-    return [_replayed(request, quotas, batches) for quotas in request.quotas]
-
-
-def _replayed(request: ReplayRequest, quotas: Timeline, batches: list[list[dict[str, Any]]]) -> ReplayResult:
-    w = request.settings.sample_window_ms
-    engine = engine_of(ReplayEngine, request.settings, request.scope)
-    holds = Holds(request.slicing, engine.owed_at, request.since_ms, request.until_ms)
-    numbers: dict[ClientKey, int] = {}
-    result = ReplayResult()
-    before: QuotaSnapshot | None = None
-    for rows in batches:
-        for row in rows:
-            row["broker_id"] = row["broker_id"] if request.scope == "broker" else ""
-            row.setdefault("sample_start_ms", row["last_event_ms"] // w * w)
-        by_second = request.source == "usage_by_second"
-        at_ms = max(row["last_event_ms"] for row in rows) if by_second else rows[0]["evaluated_at_ms"]
-        holds.advance(at_ms)
-        snapshot = quotas.at(at_ms) if by_second else quotas.version(rows[0]["quota_version"])
-        if before is None or snapshot.version != before.version:
-            engine.load_quotas(snapshot)
-            held = [key for key, number in numbers.items() if number in holds.held]
-            engine.resolve_again(_ints([numbers[key] for key in held]), entities_of(held), at_ms)
-            holds.check_after_edit(at_ms)
-        before = snapshot
-        clients = _ints([numbers.setdefault(_client(row), len(numbers)) for row in rows])
-        used_bytes = [(row["produced_bytes"] or 0) + (row["fetched_bytes"] or 0) for row in rows]
-        holds.use(clients, _ints([row["last_event_ms"] for row in rows]), _ints(used_bytes))
-        usage = Usage.read(_table(rows, table([]).column_names), request.scope == "broker", w, at_ms)
-        numbered = NumberedUsage(usage.names, usage.window, usage.last_ms, usage.measures, clients)
-        throttles = engine.throttles(numbered, at_ms)
-        holds.decide(clients[throttles.rows], throttles, at_ms)
-        result.evaluations += request.since_ms <= at_ms < request.until_ms
-        result.rows += len(rows)
-    totals = holds.finish()
-    for client, number in numbers.items():
-        figures = (totals.windows[number], totals.throttle_ms[number], totals.deferred_bytes[number])
-        result.outcomes[client] = Outcome(*(int(figure) for figure in figures))
-    return result
-
-
 _FILLED: dict[Source, dict[str, Any]] = {
     "usage_by_second": {"cluster": "test", "request_count": 1},
     "usage": {"cluster": "test", "query_id": "0000-query", "request_count": 1},
@@ -178,11 +121,3 @@ def _table(rows: list[dict[str, Any]], columns: list[str]) -> Any:
         if name not in whole.column_names:
             whole = whole.append_column(name, [[row[name] for row in rows]])
     return whole.select(columns)
-
-
-def _client(row: dict[str, Any]) -> ClientKey:
-    return ClientKey(row["broker_id"], row["user"], row["client_id"])
-
-
-def _ints(values: list[int]) -> "np.typing.NDArray[np.int64]":
-    return np.array(values, np.int64)

@@ -15,7 +15,6 @@ from pipeline.replay.run import run
 from pipeline.replay.usage_batches import Outcome, Source, recorded_outcomes
 from pipeline.tables.address import table_uri
 from pipeline.tables.usage_roll_ups import by_second
-from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
@@ -71,8 +70,7 @@ def replayed_and_recorded(
         root,
         source,
         "cluster",
-        settings.engine,
-        nominal_slicing(settings),
+        settings,
         covered.since_ms,
         covered.until_ms,
         (timeline,),
@@ -136,7 +134,7 @@ def test_a_start_is_the_same_for_replays_together_and_alone(indebted: tuple[Hand
     settings, root = job.settings, job.settings.tables.root
     row = {"user": "<default>", "client_id": "", "mode": "enforce", "producer_byte_rate": 2 * RATE}
     quotas = [Timeline((0,), (one,)) for one in (job.quotas.pin(), QuotaSnapshot.from_rows([row], 0))]
-    rule = settings.engine, nominal_slicing(settings), since_ms, since_ms + 20_000
+    rule = settings, since_ms, since_ms + 20_000
     start = newest_start(root, settings.engine, since_ms)
     requests = [
         ReplayRequest(root, "usage", "cluster", *rule, timelines, start=start)

@@ -19,12 +19,13 @@ from pipeline.replay.usage_batches import ReplayResult, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
 from quota.errors import InvalidUsage
-from tests.pipeline.replay.histories import T0_MS, History, in_one_piece
+from tests.pipeline.replay.histories import T0_MS, History
 
 if TYPE_CHECKING:
     pass
 
 # Seeds do not shrink to anything smaller.
+WHOLE_MS = 10**9
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 SOURCES: tuple[Source, ...] = ("usage_by_second", "usage")
 
@@ -56,7 +57,7 @@ def test_a_range_in_any_slices_comes_to_what_one_slice_comes_to(
     with tempfile.TemporaryDirectory() as root:
         request = History(Random(seed), source, window_ms, shares).write(root)
         plan = Plan.of(request, slice_ms)
-        assert facts(replayed(plan)) == facts(in_one_piece(request))
+        assert facts(replayed(plan)) == facts(replayed(Plan.of(request, WHOLE_MS)))
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -86,7 +87,7 @@ def test_parts_find_a_table_under_a_relative_root_also_from_another_folder(
 def test_slices_begin_with_the_warm_up_and_end_at_whole_windows(tmp_path: Path) -> None:
     request = replace(History(Random(1), "usage_by_second", 3_000).write(str(tmp_path)), since_ms=T0_MS + 1)
     slices = Plan.of(request, 1).slices
-    assert slices[0][0] == request.begin_ms == T0_MS + 1 - warm_up_ms(request.settings)
+    assert slices[0][0] == request.begin_ms == T0_MS + 1 - warm_up_ms(request.settings.engine)
     assert [one.start_ms for one in slices[1:]] == [one.end_ms for one in slices[:-1]]
     assert {one.end_ms % 3_000 for one in slices[:-1]} == {0}
     assert slices[-1][1] == request.until_ms
@@ -124,7 +125,7 @@ def test_a_stored_row_after_its_own_evaluation_is_refused(tmp_path: Path) -> Non
 
 def test_a_table_that_grows_meanwhile_is_read_as_it_was_also_when_its_log_has_forgotten_that(tmp_path: Path) -> None:
     request = History(Random(4), "usage", 1_000).write(str(tmp_path))
-    plan, whole = Plan.of(request), facts(in_one_piece(request))
+    plan, whole = Plan.of(request), facts(replayed(Plan.of(request, WHOLE_MS)))
     uri = table_uri(str(tmp_path), "usage")
     write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="append")
     rmtree(Path(uri, "_delta_log"))

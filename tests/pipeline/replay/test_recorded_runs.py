@@ -1,12 +1,13 @@
 """What replays, the shadow of `observe` and `throttles verify` answered in November.
 
 Each run is generated from a seed: with edits, restarts, an outage, clocks set back, late usage, several batches at one
-instant. The answers were recorded while what-if decided several replays at once, and the shadow held clients by a copy
-of the purgatory. They stay equal to the bit.
+instant. The answers were recorded while what-if and the shadow held clients by copies of the purgatory. They stay equal
+to the bit.
 """
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,11 +16,18 @@ from zlib import crc32
 import pytest
 
 from pipeline.observe.observation import Observation
-from pipeline.replay.request import Coverage, Plan, ReplayRequest, live_timeline, newest_start, old_batches
+from pipeline.replay.request import (
+    Coverage,
+    Plan,
+    ReplayRequest,
+    Timeline,
+    live_timeline,
+    newest_start,
+    old_batches,
+)
 from pipeline.replay.run import run
 from pipeline.replay.usage_batches import Source
 from pipeline.replay.verification import verify
-from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from tests.faults.hand_job import HandJob
 from tests.pipeline.observe.test_findings import T0_MS, second_of
@@ -45,7 +53,7 @@ def replayed(request: ReplayRequest) -> list[Answer]:
             for client, one in result.outcomes.items()
             if one.windows or one.throttle_ms or one.deferred_bytes
         }
-        sums = [sum(column) for column in zip(*figures.values(), strict=True)]
+        sums = [sum(column) for column in zip(*figures.values(), strict=True)] or [0, 0, 0]
         answers.append((*sums, digest(figures.items())))
     return answers
 
@@ -89,8 +97,7 @@ def request_of(job: HandJob, since_ms: int = 0, has_start: bool = False) -> Repl
         root,
         source,
         "cluster",
-        settings.engine,
-        nominal_slicing(settings),
+        settings,
         since_ms,
         until_ms,
         (live_timeline(job.quota_table, job.quotas, 0),),
@@ -111,6 +118,21 @@ def of_job(folder: Path, seed: int) -> list[Answer]:
     part = request_of(job, whole.since_ms + 20_000, has_start=True)
     found = verify(job.settings.tables.root, "cluster", job.quotas.at, 0, 10**14, lambda done, whole: None)
     return [*replayed(whole), *replayed(part), (found.batches, found.decisions, len(found.mismatches))]
+
+
+def of_candidate(folder: Path, seed: int) -> list[Answer]:
+    """The whole run with other quotas; a part of it from a start, with those, and with some that bind no client."""
+    job, draw = lived(folder, seed), Random(seed)
+    bounds = [draw.choice((0.2, 0.6, 2.0)) * RATE for _ in range(3)]
+    alice = quota_row("alice", producer_byte_rate=bounds[1], consumer_byte_rate=bounds[2])
+    tables = [
+        [quota_row("<default>", producer_byte_rate=bounds[0]), alice],
+        [quota_row("<default>", producer_byte_rate=90 * RATE)],
+    ]
+    quotas = tuple(Timeline((0,), (QuotaSnapshot.from_rows(rows, 0),)) for rows in tables)
+    whole = request_of(job)
+    part = request_of(job, whole.since_ms + 20_000, has_start=True)
+    return [*replayed(replace(whole, quotas=quotas[:1])), *replayed(replace(part, quotas=quotas))]
 
 
 def of_shadow(_: Path, seed: int) -> list[Answer]:
@@ -144,8 +166,8 @@ def of_shadow(_: Path, seed: int) -> list[Answer]:
 
 Run = tuple[Callable[[Path, int], list[Answer]], int]
 RUNS: list[Run] = [*((of_history, seed) for seed in range(10)), *((of_job, seed) for seed in range(6))]
-RUNS += [(of_shadow, seed) for seed in range(4)]
-LONG = {(of_job, seed) for seed in (0, 1, 2, 4, 5)}
+RUNS += [*((of_shadow, seed) for seed in range(4)), *((of_candidate, seed) for seed in (0, 1, 3))]
+LONG = {*((of_job, seed) for seed in (0, 1, 2, 4, 5)), (of_candidate, 1), (of_candidate, 3)}
 RECORDED: list[list[Answer]] = [
     [(33, 115795, 2992500, 2034817600), (20, 61738, 2455500, 3101703042)],
     [(47, 209768, 5354500, 2748341213), (43, 190768, 5354500, 212992744)],
@@ -167,6 +189,9 @@ RECORDED: list[list[Answer]] = [
     [(260, 136, 258, 148, 45200, 5668, 45200, 5668, 0, 1, 0, 1)],
     [(232, 90, 75, 234, 34600, 9001, 22334, 33600, 0, 1, 1, 0)],
     [(236, 130, 236, 132, 36800, 5668, 25001, 5668, 0, 1, 0, 1)],
+    [(223, 207780, 7881063, 2741679970), (115, 74400, 4032705, 3128079884), (0, 0, 0, 223132457)],
+    [(299, 261404, 10240835, 1976335295), (177, 173804, 5879524, 1913538855), (0, 0, 0, 223132457)],
+    [(291, 336200, 9787169, 665276998), (168, 261600, 5431120, 673600552), (0, 0, 0, 223132457)],
 ]
 
 

@@ -17,7 +17,6 @@ from pipeline.replay.run import run
 from pipeline.replay.simulation import ClientStory, SimulatedBatch, Simulation, batches_of_events
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
 from pipeline.tables.address import table_uri
-from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
 from schemas.names import ClientKey
@@ -105,9 +104,7 @@ def replayed(settings: Settings, batches: list[SimulatedBatch], quotas: QuotaSna
         ]
         write_deltalake(table_uri(root, "usage"), pa.concat_tables(tables))
         timeline = Timeline((0,), (quotas,))
-        request = ReplayRequest(
-            root, "usage", "cluster", settings.engine, nominal_slicing(settings), T0_MS, T0_MS + 900_000, (timeline,)
-        )
+        request = ReplayRequest(root, "usage", "cluster", settings, T0_MS, T0_MS + 900_000, (timeline,))
         (result,) = run(Plan.of(request), lambda done, whole: None)
     return {client: outcome.throttle_ms for client, outcome in result.outcomes.items()}
 

@@ -20,9 +20,10 @@ from bench.machine import arguments, machine_line
 from bench.pages import table, write_part
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.stream.usage_columns import USAGE_SCHEMA
-from pipeline.throttle.assembly import Ports, assemble
-from pipeline.throttle.rehearsal import NoOutbox, NoTopic
-from pipeline.throttle.shapes import Written, records_of
+from pipeline.throttle.assembly import enforcement_of
+from pipeline.throttle.publisher import write_down
+from pipeline.throttle.rehearsal import Unpublished
+from pipeline.throttle.shapes import Ints, Publications, Written, records_of
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
@@ -115,8 +116,8 @@ class Loop:
     def __init__(self, offenders: list[Offender], lead_ms: int = LEAD_MS, carry_debt: bool = True) -> None:
         self.offenders = {offender.key: offender for offender in offenders}
         self.clock = ManualClock(START_MS)
-        ports = Ports(NoOutbox(), NoTopic(), self.clock, self._deliver)
-        enforcement = assemble(_settings(lead_ms, carry_debt), "cluster", "simulated", ports)
+        settings = _settings(lead_ms, carry_debt)
+        enforcement = enforcement_of(settings, "cluster", "simulated", Unpublished(self._deliver), self.clock)
         self._decider, self._purgatory = enforcement.decider, enforcement.purgatory
         self._purgatory.take_over()
         self._quotas = QuotaSnapshot.from_rows([_quota(offender) for offender in offenders], version=1)
@@ -151,8 +152,8 @@ class Loop:
         column = "produced_bytes" if self.offenders[key].cap == "1 s" else "fetched_bytes"
         return {**key._asdict(), "sample_start_ms": start_ms, "last_event_ms": last_ms, column: sent}
 
-    def _deliver(self, written: pa.Table, _quota_version: int) -> None:
-        for record in records_of(written):
+    def _deliver(self, publications: Publications, at_ms: Ints) -> None:
+        for record in records_of(write_down(publications, 0, at_ms)):
             self.offenders[record.publication.key].hears(record, self.clock.steady_ms)
 
 

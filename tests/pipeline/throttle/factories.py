@@ -2,9 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from pipeline.throttle.shapes import CLIENTS, DUE, HELD, PUBLICATIONS, REASONS, Publication, Reason
+from pipeline.throttle.lifecycle import Throttles
+from pipeline.throttle.shapes import CLIENTS, Publication, Publications, Reason
+from quota.decisions import Asked, Claims
+from quota.entity import QUOTA_TYPES
+from quota.usage import EntityNames
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 
@@ -39,30 +44,50 @@ def violation(key: ClientKey = ALICE, throttle_time_ms: int = 1_000, **overrides
     )
 
 
-def reasons(*some: Reason) -> pa.Table:
-    """Reasons by columns, of `REASONS`."""
-    return pa.Table.from_pylist([{name: getattr(one, name) for name in REASONS.names} for one in some], REASONS)
+def claims(*some: Reason) -> Claims:
+    """Reasons in columns."""
+    return Claims(
+        quota_type=np.array([QUOTA_TYPES.index(one.quota_type) for one in some], np.int64),
+        has_user=np.array([one.sensor_user != "" for one in some], np.bool_),
+        has_client_id=np.array([one.sensor_client_id != "" for one in some], np.bool_),
+        observed=np.array([one.observed for one in some], np.float64),
+        bound=np.array([np.inf if one.bound is None else one.bound for one in some], np.float64),
+        window_ms=np.array([one.window_ms for one in some], np.int64),
+        tokens=np.array([np.nan if one.tokens is None else one.tokens for one in some], np.float64),
+        owed_ms=np.array([one.owed_ms for one in some], np.int64),
+        level=np.array([one.level or 0 for one in some], np.int64),
+    )
 
 
-def publications(*some: Publication) -> pa.Table:
-    """Publications by columns, of `PUBLICATIONS`."""
-    others = [name for name in PUBLICATIONS.names if name not in (*CLIENTS.names, *REASONS.names)]
-    rows = [
-        {
-            **one.key._asdict(),
-            **{name: getattr(one.reason, name) for name in REASONS.names},
-            **{name: getattr(one, name) for name in others},
-        }
-        for one in some
-    ]
-    return pa.Table.from_pylist(rows, PUBLICATIONS)
+def clients(*some: ClientKey) -> pa.Table:
+    """Clients, of `CLIENTS`."""
+    return pa.Table.from_pylist([key._asdict() for key in some], CLIENTS)
 
 
-def due(key: ClientKey = ALICE, end_ms: int = 10_000, popped_ms: int = 0, **overrides: Any) -> pa.Table:
-    """One running throttle whose check or end has come, of `DUE`; its figures are those of `reason()`."""
-    figures = {name: value for name, value in publications(violation(key)).to_pylist()[0].items() if name in HELD.names}
-    fields = {"due_ms": end_ms - 300, "client": 0, "popped_ms": popped_ms, "end_ms": end_ms}
-    return pa.Table.from_pylist([figures | fields | overrides], DUE)
+def publications(*some: Publication) -> Publications:
+    """Publications in columns; the sensor of each has both names of its client."""
+    return Publications(
+        keys=(np.zeros(len(some), np.uint64), np.zeros(len(some), np.uint64)),
+        clients=clients(*(one.key for one in some)),
+        claims=claims(*(one.reason for one in some)),
+        holds=np.array([one.action == "throttle" for one in some], np.bool_),
+        throttle_time_ms=np.array([one.throttle_time_ms for one in some], np.int64),
+        decision_ids=pa.array([one.decision_id for one in some], pa.string()),
+        about={"cause": pa.array([one.cause for one in some], pa.string())},
+    )
+
+
+def asked(*some: Publication) -> Asked:
+    """The throttles that a batch asks for."""
+    made, names = publications(*some), EntityNames(clients(*(one.key for one in some)), has_brokers=True)
+    return Asked(names, np.arange(len(some)), made.keys, made.claims, made.throttle_time_ms)
+
+
+def due(end_ms: int = 10_000, due_ms: int | None = None) -> Throttles:
+    """One running throttle; its figures are those of `reason()`."""
+    one = claims(reason())
+    times = np.array([end_ms]), np.array([end_ms - 300 if due_ms is None else due_ms])
+    return Throttles(np.zeros(1, np.int64), one.quota_type, one.bound, one.level, *times)
 
 
 def record(publish_seq: int = 1, until_ms: int = 5_000, **changes: Any) -> ThrottleRecord:

@@ -79,7 +79,7 @@ class HandLoop:
         self.batches.append((usage, evaluation))
         decided = self.decider.decide(self.quotas, usage, evaluation, self.clock.now())
         self.decisions = decided.decisions
-        return int(self.purgatory.violated(decided.violations, evaluation, {"query": self.batch_id}).num_rows)
+        return self.purgatory.violated(decided.violations, evaluation, {"query": self.batch_id})
 
     def edit(self, *rows: dict[str, object], mode: Literal["enforce", "shadow"] = "enforce") -> int:
         """A new quota version, adopted without traffic; the records it led to."""

@@ -4,14 +4,16 @@ import errno
 from threading import Event, Thread
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings
-from pipeline.throttle.assembly import engine_of
-from quota.engine import QuotaEngine
+from pipeline.throttle import assembly
+from pipeline.throttle.assembly import new_engine
 from quota.replay import Evaluation
 from quota.throttle_time import ThrottleCaps
+from tests.pipeline.throttle.factories import ALICE, clients, due
 from tests.pipeline.throttle.loop import USAGE, HandLoop
 from tests.waiting import PATIENCE_SECONDS, never
 
@@ -24,10 +26,15 @@ def evaluation_of(batch_id: int, at_ms: int) -> Evaluation:
 
 def test_a_look_waits_until_the_usage_of_the_batch_is_stored() -> None:
     loop = HandLoop({"user": "alice", "client_id": "", "producer_byte_rate": 100.0})
-    held = loop.purgatory.held()
     seen: list[int] = []
     is_stored = Event()
-    check = Thread(target=lambda: seen.append(loop.decider.check(held, Moment(0, 0))[0].batch_id))
+
+    def look() -> None:
+        alice = clients(ALICE)
+        facts, _ = loop.decider.check(due(), loop.decider.keys_of(alice), lambda _: alice, np.zeros(1, np.int64))
+        seen.append(facts.batch_id)
+
+    check = Thread(target=look)
 
     def wait_until_stored() -> None:
         check.start()
@@ -68,14 +75,6 @@ def test_a_client_is_released_although_batches_without_usage_go_on(step_ms: int)
     assert loop.told()[-1][:2] == ("release", "expired")
 
 
-class GivenEngine(QuotaEngine):
-    """An engine that remembers what it was made with."""
-
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        self.given = given
-
-
 DEFAULTS = {
     "num_samples": 11,
     "sample_window_ms": 1_000,
@@ -97,10 +96,14 @@ DEFAULTS = {
         ({}, {}),
     ],
 )
-def test_each_setting_reaches_the_engine(setting: dict[str, Any], argument: dict[str, Any]) -> None:
-    engine = engine_of(GivenEngine, EngineSettings(**setting), "cluster")
-    assert engine.given == {**DEFAULTS, **argument}
+def test_each_setting_reaches_the_engine(
+    setting: dict[str, Any], argument: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(assembly, "QuotaEngine", given.update)
+    new_engine(EngineSettings(**setting), "cluster")
+    assert given == {**DEFAULTS, **argument}
 
 
 def test_the_scope_reaches_the_engine() -> None:
-    assert engine_of(GivenEngine, EngineSettings(), "broker").given["scope"] == "broker"
+    assert new_engine(EngineSettings(), "broker").scope == "broker"

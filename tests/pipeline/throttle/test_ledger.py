@@ -3,18 +3,19 @@
 from dataclasses import replace
 from itertools import product
 
-import pyarrow as pa
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pipeline.throttle.ledger import ThrottleLedger
-from pipeline.throttle.shapes import HELD
+from quota.engine import QuotaEngine
 from schemas.names import ClientKey
-from tests.pipeline.throttle.factories import reason
+from tests.pipeline.throttle.factories import claims, clients, reason
 from tests.pipeline.throttle.held_one_by_one import Held, Ledger
 
 KEYS = [ClientKey(*names) for names in product(("", "1"), ("u1", "u2", "u3", "u3\0"), ("", "c"))]
+ENGINE = QuotaEngine()
 CLIENTS = st.lists(st.sampled_from(KEYS), max_size=len(KEYS))
 
 
@@ -51,14 +52,16 @@ class SameThrottles(RuleBasedStateMachine):
             why = reason(bound=bound, level=data.draw(st.sampled_from([None, 3])), **sensor)
             end_ms = self.now_ms + for_ms + self.begun % 3
             throttles.append(Held(key, why, f"decision {self.begun}", end_ms, max(end_ms - 30, self.now_ms)))
-        self.columns.hold(pa.Table.from_pylist(rows_of(throttles), HELD))
+        ids = np.array([one.decision_id for one in throttles], np.object_)
+        times = (np.array([getattr(one, name) for one in throttles], np.int64) for name in ("end_ms", "due_ms"))
+        names = clients(*keys)
+        self.columns.hold(ENGINE.keys_of(names), names, claims(*(one.reason for one in throttles)), ids, *times)
         for one in throttles:
             self.objects.hold(one)
 
     @rule(keys=CLIENTS)
     def drop(self, keys: list[ClientKey]) -> None:
-        rows = [key._asdict() for key in keys]
-        self.columns.drop(pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ClientKey._fields])))
+        self.columns.drop(ENGINE.keys_of(clients(*keys)))
         for key in keys:
             self.objects.drop(key)
 
@@ -69,12 +72,12 @@ class SameThrottles(RuleBasedStateMachine):
 
     @rule(waits=st.booleans())
     def take(self, waits: bool) -> None:
-        taken = self.columns.take_due()
+        taken, popped_ms = self.columns.take_due()
         expected = self.objects.take_due()
-        assert taken.select(HELD.names).to_pylist() == rows_of([throttle for throttle, _ in expected])
-        assert taken["popped_ms"].to_pylist() == [at_ms for _, at_ms in expected]
+        assert self.columns.rows(taken).to_pylist() == rows_of([throttle for throttle, _ in expected])
+        assert popped_ms.tolist() == [at_ms for _, at_ms in expected]
         if waits:
-            self.columns.wait_for_end(taken["client"].to_numpy())
+            self.columns.wait_for_end(taken)
             for throttle, _ in expected:
                 self.objects.hold(replace(throttle, due_ms=throttle.end_ms))
 
@@ -82,17 +85,16 @@ class SameThrottles(RuleBasedStateMachine):
     def the_same_are_held_in_the_same_order(self) -> None:
         held = list(self.objects.held.values())
         assert len(self.columns) == len(held)
-        assert self.columns.held().select(HELD.names).to_pylist() == rows_of(held)
+        assert self.columns.rows(self.columns.held()).to_pylist() == rows_of(held)
 
     @invariant()
     def each_client_is_found(self) -> None:
-        clients = pa.Table.from_pylist([key._asdict() for key in KEYS])
-        running = self.columns.running(clients)
+        running = self.columns.running(ENGINE.keys_of(clients(*KEYS)))
         assert running.is_held.tolist() == [key in self.objects.held for key in KEYS]
-        found = zip(KEYS, running.is_held, running.end_ms, running.decision_id.to_pylist(), strict=True)
-        for key, is_held, end_ms, decision_id in found:
+        for key, number, is_held, end_ms in zip(KEYS, running.client, running.is_held, running.end_ms, strict=True):
             if is_held:
-                assert (end_ms, decision_id) == (self.objects.held[key].end_ms, self.objects.held[key].decision_id)
+                ids = self.columns.decision_ids(np.array([number])).to_pylist()
+                assert (end_ms, ids) == (self.objects.held[key].end_ms, [self.objects.held[key].decision_id])
 
 
 SameThrottlesTest = SameThrottles.TestCase

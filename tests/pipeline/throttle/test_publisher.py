@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Literal
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,7 +50,7 @@ def sequences(broker: TopicBroker) -> list[int]:
 def test_a_start_puts_the_id_of_its_table_into_the_marker_and_nothing_to_write_moves_nothing() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
-    assert publisher.write(publications(), FACTS, NOW, {"query": 7}).num_rows == 0
+    assert publisher.write(publications(), FACTS, NOW.wall_ms, {"query": 7}) == 0
     assert (outbox.versions, broker.marker, publisher.next_seq) == ({}, Marker(0, outbox.table_id), 0)
 
 
@@ -61,13 +60,13 @@ def test_after_an_append_that_raised_nothing_is_written_until_a_start_has_read_w
 ) -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
-    publisher.write(publications(violation()), FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW.wall_ms)
     outbox.fail_next = failure
     with pytest.raises(OSError, match="does not answer"):
-        publisher.write(publications(violation(BOB)), FACTS, NOW)
+        publisher.write(publications(violation(BOB)), FACTS, NOW.wall_ms)
     with pytest.raises(PipelineError, match="publish_seq 1 "):
-        publisher.write(publications(violation()), FACTS, NOW)
-    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
+        publisher.write(publications(violation()), FACTS, NOW.wall_ms)
+    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW.wall_ms)
     assert sequences(broker) == sequence
 
 
@@ -75,7 +74,7 @@ def test_after_a_transaction_that_failed_many_records_go_in_smaller_ones_that_gr
     outbox, broker = MemoryOutbox(), TopicBroker()
     topic = SlowTopic(broker, most_records=12_000)
     publisher = started(outbox, topic)
-    publisher.write(pa.concat_tables([publications(violation())] * 20_001), FACTS, NOW)
+    publisher.write(publications(*[violation()] * 20_001), FACTS, NOW.wall_ms)
     assert (publisher.is_behind, topic.sizes) == (True, [])
     assert publisher.catch_up(NOW)
     assert topic.sizes == [5_000, 10_000, 5_001]
@@ -87,7 +86,7 @@ def test_rows_wait_in_the_outbox_while_the_broker_is_away() -> None:
     publisher = started(outbox, MemoryTopic(broker))
     broker.is_reachable = False
     for _ in range(3):
-        publisher.write(publications(violation()), FACTS, NOW)
+        publisher.write(publications(violation()), FACTS, NOW.wall_ms)
     assert not publisher.catch_up(NOW)
     broker.is_reachable = True
     assert not publisher.catch_up(NOW), "the back-off has not passed yet"
@@ -101,7 +100,7 @@ def test_a_fenced_publisher_stops_when_another_driver_has_the_tables() -> None:
     started(outbox, MemoryTopic(broker))
     outbox.is_taken_over = True
     with pytest.raises(TransactionFenced, match="another writer has taken over"):
-        first.write(publications(violation()), FACTS, NOW)
+        first.write(publications(violation()), FACTS, NOW.wall_ms)
 
 
 def test_a_pause_longer_than_the_transaction_time_out_is_not_taken_for_a_second_driver(
@@ -109,14 +108,14 @@ def test_a_pause_longer_than_the_transaction_time_out_is_not_taken_for_a_second_
 ) -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
-    publisher.write(publications(violation()), FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW.wall_ms)
     broker.epoch += 1  # the coordinator has aborted the transaction and raised the producer's epoch
-    publisher.write(publications(violation(BOB)), FACTS, NOW)
+    publisher.write(publications(violation(BOB)), FACTS, NOW.wall_ms)
     assert publisher.is_behind
     assert "after a pause" not in caplog.text, "that is not known before the marker is read"
     assert publisher.catch_up(NOW)
     assert "after a pause" in caplog.text
-    publisher.write(publications(violation()), FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW.wall_ms)
     assert sequences(broker) == [0, 1, 2]
 
 
@@ -129,7 +128,7 @@ def test_a_job_of_the_same_name_with_other_tables_is_refused_and_does_not_distur
         started(laptop, MemoryTopic(broker))
     assert refused.value.exit_code == 4
     assert "--take-topic" in refused.value.fix
-    first.write(publications(violation()), FACTS, NOW)
+    first.write(publications(violation()), FACTS, NOW.wall_ms)
     assert not first.is_behind
     assert sequences(broker) == [0]
 
@@ -140,17 +139,17 @@ def test_a_job_that_takes_the_topic_ends_the_one_that_runs_and_it_can_be_taken_b
 ) -> None:
     broker, production, laptop = TopicBroker(), MemoryOutbox(), MemoryOutbox()
     first = started(production, MemoryTopic(broker))
-    first.write(publications(violation()), FACTS, NOW)
+    first.write(publications(violation()), FACTS, NOW.wall_ms)
     second = started(laptop, MemoryTopic(broker), takes_topic=True)
     assert broker.marker == Marker(1, laptop.table_id)
-    first.write(publications(violation()), FACTS, NOW)
+    first.write(publications(violation()), FACTS, NOW.wall_ms)
     for start_again in (lambda: first.catch_up(NOW), lambda: started(production, MemoryTopic(broker))):
         with pytest.raises(Conflict, match=f"has the id {laptop.table_id}"):
             start_again()
     assert "after a pause" not in caplog.text
-    second.write(publications(*[violation(BOB)] * others), FACTS, NOW)
+    second.write(publications(*[violation(BOB)] * others), FACTS, NOW.wall_ms)
     first = started(production, MemoryTopic(broker), takes_topic=True)
-    first.write(publications(violation()), FACTS, NOW)
+    first.write(publications(violation()), FACTS, NOW.wall_ms)
     published = [(record.user, record.publish_seq) for record in broker.records]
     taken = [("bob", 1)] if others else [("alice", 1)]  # which number has been given is given no second time
     assert published == [("alice", 0), *taken, ("alice", 2)]
@@ -160,7 +159,7 @@ def test_a_job_that_takes_the_topic_ends_the_one_that_runs_and_it_can_be_taken_b
 
 def test_a_marker_without_the_id_of_a_table_gets_it_at_the_next_start() -> None:
     broker, outbox = TopicBroker(), MemoryOutbox()
-    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
+    started(outbox, MemoryTopic(broker)).write(publications(violation()), FACTS, NOW.wall_ms)
     broker.marker = Marker(1)
     started(outbox, MemoryTopic(broker))
     assert broker.marker == Marker(1, outbox.table_id)
@@ -168,16 +167,16 @@ def test_a_marker_without_the_id_of_a_table_gets_it_at_the_next_start() -> None:
 
 def test_a_job_begins_after_the_highest_number_on_a_topic_that_does_not_say_whose_it_is() -> None:
     broker = TopicBroker()
-    started(MemoryOutbox(), MemoryTopic(broker)).write(publications(*[violation()] * 50), FACTS, NOW)
+    started(MemoryOutbox(), MemoryTopic(broker)).write(publications(*[violation()] * 50), FACTS, NOW.wall_ms)
     broker.marker, broker.job = None, ""
     outbox = MemoryOutbox()
-    started(outbox, MemoryTopic(broker, "second"), "second").write(publications(violation()), FACTS, NOW)
+    started(outbox, MemoryTopic(broker, "second"), "second").write(publications(violation()), FACTS, NOW.wall_ms)
     assert [row["publish_seq"] for row in outbox.rows] == [50]
 
 
 def test_another_jobs_topic_is_refused() -> None:
     broker = TopicBroker()
-    started(MemoryOutbox(), MemoryTopic(broker)).write(publications(violation()), FACTS, NOW)
+    started(MemoryOutbox(), MemoryTopic(broker)).write(publications(violation()), FACTS, NOW.wall_ms)
     broker.marker = None  # the marker is the group's of the job, and the second has none
     with pytest.raises(
         Conflict, match="records of job 'kquota', and each job needs its own; this is job 'second'"
@@ -193,11 +192,11 @@ def test_a_record_the_topic_can_never_take_is_settled_once_and_the_others_go_on(
     outbox, broker = MemoryOutbox(), TopicBroker()
     publisher = started(outbox, MemoryTopic(broker))
     news = [violation(ClientKey("", "x" * 600_000 if number == place else "alice", "c")) for number in range(9)]
-    publisher.write(publications(*news), FACTS, NOW)
+    publisher.write(publications(*news), FACTS, NOW.wall_ms)
     assert sequences(broker) == [number for number in range(9) if number != place]
     assert (broker.marker, len(outbox.rows)) == (Marker(9, outbox.table_id), 9)
-    publisher.write(publications(violation()), FACTS, NOW)
-    started(outbox, MemoryTopic(broker)).write(publications(violation(BOB)), FACTS, NOW)
+    publisher.write(publications(violation()), FACTS, NOW.wall_ms)
+    started(outbox, MemoryTopic(broker)).write(publications(violation(BOB)), FACTS, NOW.wall_ms)
     assert sequences(broker)[-2:] == [9, 10], "neither this process nor the next one tries it again"
     [line] = [line for line in caplog.messages if "not on the topic" in line]
     assert f"publish_seq {place}" in line
@@ -218,17 +217,17 @@ def test_the_topic_has_every_stored_row_once_and_in_order(steps: list[str]) -> N
         else:
             publisher.catch_up(NOW)
             topic.fail_next = step if step in {"lost", "late"} else None
-            publisher.write(publications(violation(), violation(BOB)), FACTS, NOW, {"query": batch_id})
+            publisher.write(publications(violation(), violation(BOB)), FACTS, NOW.wall_ms, {"query": batch_id})
     publisher = started(outbox, MemoryTopic(broker))
     assert sequences(broker) == [row["publish_seq"] for row in outbox.rows] == list(range(len(outbox.rows)))
 
 
 def test_a_topic_that_is_ahead_of_the_outbox_is_gone_on_from_for_consumers_ignore_old_numbers() -> None:
     broker, whole, lost = TopicBroker(), MemoryOutbox(), MemoryOutbox()
-    started(whole, MemoryTopic(broker)).write(publications(violation(), violation(BOB)), FACTS, NOW)
+    started(whole, MemoryTopic(broker)).write(publications(violation(), violation(BOB)), FACTS, NOW.wall_ms)
     lost.table_id = whole.table_id
     again = started(lost, MemoryTopic(broker))
-    again.write(publications(violation()), FACTS, NOW)
+    again.write(publications(violation()), FACTS, NOW.wall_ms)
     assert sequences(broker) == [0, 1, 2]
     assert [row["publish_seq"] for row in lost.rows] == [2]
 
@@ -238,10 +237,10 @@ def test_after_a_long_rest_without_marker_and_records_nothing_old_is_published_a
     rest_ms: int, published: list[int]
 ) -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
-    started(outbox, MemoryTopic(broker)).write(publications(violation(throttle_time_ms=1_000)), FACTS, NOW)
+    started(outbox, MemoryTopic(broker)).write(publications(violation(throttle_time_ms=1_000)), FACTS, NOW.wall_ms)
     broker.marker, broker.records = None, []
     publisher = Publisher("kquota", "test", outbox, MemoryTopic(broker))
     publisher.take_over(0, Moment(NOW.wall_ms + rest_ms, NOW.steady_ms))
     assert sequences(broker) == published
-    publisher.write(publications(violation(BOB)), FACTS, NOW)
+    publisher.write(publications(violation(BOB)), FACTS, NOW.wall_ms)
     assert sequences(broker) == [*published, 1]
