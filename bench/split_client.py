@@ -92,7 +92,7 @@ def measure(folder: Path, loads: Sequence[float], seconds: int) -> list[SplitRun
             quotas = [bound(user, BOUND) for (of, _), user in who.items() if of == scope]
             stage = Stage.of(folder / scope, cluster.brokers[0], quotas)
             if scope == "cluster":
-                metering.write(stage.job.settings, metering.planned(stage.job.settings, by="pair")[0])
+                metering.write(stage.job.settings, metering.planned(stage.job.settings, by="pair"))
                 stack.enter_context(stage.running(_TRIGGER_MS))
             stack.enter_context(stage.sync({"KQUOTA_SCOPE": scope}))
         works = {

@@ -1,19 +1,17 @@
-"""A registry for one program, its endpoint for Prometheus, and a histogram that takes many values at once.
+"""A registry for one program, and its endpoint for Prometheus.
 
 A registry is made once and passed on: nothing is registered where others could meet it.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from threading import Lock, Thread
-from typing import Any, Final
+from threading import Thread
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-from prometheus_client import CollectorRegistry, Info, ProcessCollector, make_asgi_app
-from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics, make_asgi_app
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pipeline.settings.model import MetricsSettings
@@ -22,20 +20,13 @@ from pipeline.web import Guard, Listen, ListenRefused, WebServer
 
 def new_registry(program: str) -> CollectorRegistry:
     """A registry with what all programs have: version, memory, processor time and open files."""
-    registry = _WithoutCreated(auto_describe=False)
+    # When each counter began would be a second series for each one.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     build = Info("kquota_build", "Which program this is, and its version.", registry=registry)
     build.info({"program": program, "version": version("kafka-quota-pipeline")})
     return registry
-
-
-class _WithoutCreated(CollectorRegistry):
-    """Leaves out when each counter began: a second series for each one, which is not used."""
-
-    def collect(self) -> Iterable[Metric]:
-        for metric in super().collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric
 
 
 class ReadAtScrape(Collector):
@@ -84,37 +75,3 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
     finally:
         server.stop()
         thread.join()
-
-
-# A histogram of columns: prometheus_client's own takes one value at a time, and a wave has 10^5.
-
-
-class ColumnHistogram(Collector):
-    """Counts values by upper bounds, inclusive and ascending, without infinity; and adds them up. For any thread."""
-
-    def __init__(self, name: str, documentation: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._bounds = np.asarray(bounds, np.float64)
-        self._counts = np.zeros(len(bounds) + 1, np.int64)
-        self._sum = 0.0
-        self._lock = Lock()
-        registry.register(self)
-
-    def observe(self, values: "NDArray[Any]") -> None:
-        """Count values, none of them NaN; may be empty."""
-        places = np.searchsorted(self._bounds, values, side="left")
-        counts = np.bincount(places, minlength=len(self._counts))
-        with self._lock:
-            self._counts += counts
-            self._sum += float(values.sum())
-
-    def collect(self) -> Iterable[Metric]:
-        """The counts so far; each bucket has all values up to its bound."""
-        with self._lock:
-            counts, total = np.cumsum(self._counts).tolist(), self._sum
-        names = [*(str(bound) for bound in self._bounds.tolist()), "+Inf"]
-        buckets: Any = list(zip(names, counts, strict=True))
-        family = HistogramMetricFamily(self._name, self._documentation)
-        family.add_metric([], buckets, total)
-        yield family

@@ -97,7 +97,7 @@ class KafkaQuotas:
 
     def _connected(self) -> NativeQuotas:
         if self._native is None:
-            self._native = NativeQuotas(self._access, pauses_seconds=())
+            self._native = NativeQuotas(self._access)
         return self._native
 
 

@@ -4,7 +4,6 @@ The connection is made again when it is lost.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -232,9 +231,6 @@ def _entity_in(entry: Any) -> NativeEntity:
 
 log = logging.getLogger(__name__)
 
-PAUSES_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""How long to rest before each further try of a call that was not answered."""
-
 _REQUESTS: Final = {DESCRIBE_QUOTAS: "DescribeClientQuotas (API 48)", ALTER_QUOTAS: "AlterClientQuotas (API 49)"}
 """The right that a request needs -> the request."""
 
@@ -244,20 +240,16 @@ Outcome = TypeVar("Outcome")
 class NativeQuotas:
     """Reads and changes Kafka's own client quotas. Not safe for several threads. Use it in a `with` block, or close it.
 
-    A call that is not answered is made again, over a new connection and with back-off: to describe changes nothing, and
-    to alter twice is the same as once. A cluster that cannot be reached at the start is not waited for.
-
-    Args:
-        pauses_seconds: The rests before the second try and each further one; empty = one try.
+    A call that is not answered may be made again, over a new connection: to describe changes nothing, and to alter
+    twice is the same as once.
 
     Raises:
         ClusterUnreachable: No broker answers.
         Unreachable: The credentials are refused.
     """
 
-    def __init__(self, access: ClusterAccess, pauses_seconds: Sequence[float] = PAUSES_SECONDS) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self._access = access
-        self._pauses_seconds = tuple(pauses_seconds)
         self._admin: Any = access.open(KafkaAdminClient)
 
     def describe(self) -> list[NativeQuota]:
@@ -265,7 +257,7 @@ class NativeQuotas:
 
         Raises:
             PermissionMissing: It needs DescribeConfigs on the cluster.
-            ClusterUnreachable: No answer, at any try.
+            ClusterUnreachable: No answer.
             Unreachable: The brokers are older than 2.6, or refuse the credentials at a new connection.
         """
         return self._called(DESCRIBE_QUOTAS, lambda admin: quotas_in(_sent(admin, describe_request())))
@@ -315,16 +307,6 @@ class NativeQuotas:
         self.close()
 
     def _called(self, right: Acl, call: Callable[[Any], Outcome]) -> Outcome:
-        """What a call returns, tried again as long as the cluster does not answer it and the pauses last."""
-        for rest_seconds in self._pauses_seconds:
-            try:
-                return self._tried(right, call)
-            except ClusterUnreachable as exc:
-                log.warning("%s; next try in %g s", exc, rest_seconds)
-                time.sleep(rest_seconds)
-        return self._tried(right, call)
-
-    def _tried(self, right: Acl, call: Callable[[Any], Outcome]) -> Outcome:
         if self._admin is None:
             self._admin = self._access.open(KafkaAdminClient)
         try:

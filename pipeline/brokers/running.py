@@ -161,8 +161,6 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
                 metrics.period_done(control, sync.step())
 
             _run_periods(step, metrics, settings.sync.period_ms / 1000, wait)
-            if settings.sync.restore_on_stop:
-                log.info("every level is back at its bound: %d changes", sync.restore())
         finally:
             upkeep.close(_UPKEEP_PATIENCE_SECONDS)
 

@@ -292,10 +292,6 @@ class BrokerQuotaSync:
         self._log.obstacles(self._control)
         return taken
 
-    def restore(self) -> int:
-        """Put T in place of every lower level. Returns how many changes the brokers took."""
-        return self._write(self._control.restore())
-
     def _follow_usage(self) -> None:
         usage = self._sources.usage()
         rows = None if usage is None else usage.new_rows()

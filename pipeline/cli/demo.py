@@ -47,7 +47,7 @@ def demo(
 
     The second line has the address of a page that shows the same.
 
-    Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more know nothing of kquota: the
+    Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more do not listen: the
     broker slows them. Ctrl-C stops everything. The data stays for the next run.
     """
     from pipeline.demo.folder import DemoFolder

@@ -44,7 +44,6 @@ class DemoConsole:
         self._batches = self._events = self._dead = 0
         self._last_report: BatchReport | None = None
         self._began: float | None = None
-        self._sent_before: dict[tuple[str, str], int] = {}
         self._status_due = 0.0
 
     def listeners(self) -> Listeners:
@@ -59,6 +58,7 @@ class DemoConsole:
             longest_ms = report.get("broker_throttle_max_ms", 0.0)
             self._longest_ms[client] = max(longest_ms, self._longest_ms.get(client, 0.0))
             now = time.monotonic()
+            self._began = self._began or now
             if not self._watched or now < self._status_due:
                 return
             self._status_due = now + _STATUS_EVERY_SECONDS
@@ -95,10 +95,6 @@ class DemoConsole:
 
     def _batch(self, report: BatchReport) -> None:
         with self._lock:
-            if self._began is None:
-                # Clients already send while Spark starts, before anything can throttle them.
-                self._began = time.monotonic()
-                self._sent_before = {client: report["sent_bytes"] for client, report in self._clients.items()}
             self._batches += 1
             self._events += report.facts.good_count
             self._dead += report.facts.dead_count
@@ -121,11 +117,10 @@ class DemoConsole:
             "slowed by",
         ]
         for (user, client_id), report in sorted(self._clients.items(), key=lambda item: -self._throttles(*item[0])):
-            sent_bytes = report["sent_bytes"] - self._sent_before.get((user, client_id), 0)
             bound = bounds.get((user, client_id))
             renewals = sum(self._records[user, client_id, cause] for cause in ("renewed", "quota_changed"))
             lines.append(
-                f"{user + '/' + client_id:<20} {report['role']:<8} {sent_bytes / elapsed / 1000:>7.1f} "
+                f"{user + '/' + client_id:<20} {report['role']:<8} {report['sent_bytes'] / elapsed / 1000:>7.1f} "
                 f"{'none' if bound is None else f'{bound / 1000:.1f}':>7} {self._throttles(user, client_id):>9} "
                 f"{renewals:>7} {self._records[user, client_id, 'release']:>8}  "
                 f"{_slowed_by(report, self._longest_ms[user, client_id])}"

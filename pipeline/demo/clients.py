@@ -1,8 +1,5 @@
 """The demo's load: all clients of a plan in one process. `python -m pipeline.demo.clients --plan FILE`.
 
-If the plan has `starts_calm`, no client is over quota until something can be read on stdin. So a job does not begin
-with clients that owe what they used while it started.
-
 Prints one JSON line per client each second on stdout. Ends, within a second or two, on SIGTERM, on Ctrl-C, and when
 its stdin is closed: a parent that dies closes it, however it dies.
 """
@@ -10,12 +7,15 @@ its stdin is closed: a parent that dies closes it, however it dies.
 import argparse
 import json
 import logging
+import math
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -28,7 +28,6 @@ from pipeline.cluster.connecting import open_client
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import plain_sign_in
 from pipeline.demo.plan import DEMO_TOPICS, SPLIT_TOPIC, DemoClient, DemoPlan
-from pipeline.demo.stock_client import broker_throttle_ms, close_producer
 from pipeline.errors import PipelineError, first_line
 from pipeline.gate.gate import Gate
 from pipeline.log import set_up_logging
@@ -60,17 +59,46 @@ class Pace:
 
 log = logging.getLogger(__name__)
 
+CLOSE_SECONDS: Final = 1.0
+
+
+def close_producer(producer: Any) -> None:
+    """End a producer of kafka-python and its thread. What it has not sent yet is lost; who waits for it gets an error.
+
+    `KafkaProducer.close` first waits for unsent records. If they stay unsent, because a broker is away or mutes the
+    connection, it raises and closes nothing, and does so again at the end of the process, with a traceback. So they are
+    given up first, for which kafka-python has no public way.
+    """
+    producer._sender.force_close()
+    producer._sender.join(CLOSE_SECONDS)
+    with suppress(KafkaError):
+        producer.close(timeout=CLOSE_SECONDS)
+
+
+def broker_throttle_ms(client: Any) -> tuple[float, float]:
+    """How long brokers made a client of kafka-python wait after a request, in ms: mean and longest of the last minute.
+
+    Its own metrics show it, from the throttle time that each answer carries.
+    """
+    metrics = client.metrics() or {}
+    found = metrics.get("producer-metrics") or metrics.get("consumer-metrics") or {}  # of all brokers together
+    mean, longest = (float(found.get(f"throttle-time-{kind}", 0.0)) for kind in ("avg", "max"))
+    return (mean if math.isfinite(mean) else 0.0, longest if math.isfinite(longest) else 0.0)
+
+
 # How often a blocked client checks again, because a release can come before the end of a throttle.
 LOOK_EVERY_MS: Final = 20
 RETRY_SECONDS: Final = 1.0
+_MUTED_SECONDS: Final = 600
 
 
 class DemoClientThread:
     """Runs one client at its pace until it is stopped; connects again after any failure of the broker.
 
-    It stays below its quota until `in_full` is set.
+    One that does not listen to throttles waits for its brokers alone, which may mute it for minutes.
 
     Args:
+        shares: For each partition of its topic, the part of the requests that go there.
         remaining_ms: How long a user and client-id must still wait now.
 
     Attributes:
@@ -81,9 +109,9 @@ class DemoClientThread:
         self,
         client: DemoClient,
         options: Mapping[str, Any],
+        shares: Sequence[float],
         remaining_ms: Callable[[str, str], int],
         stopping: Event,
-        in_full: Event,
     ) -> None:
         self.client = client
         self.sent_bytes = 0
@@ -91,10 +119,10 @@ class DemoClientThread:
         self.held_ms = 0.0
         self._kafka: Any = None
         self._options = dict(options)
-        self._remaining_ms = remaining_ms
+        self._shares = shares
+        self._remaining_ms: Callable[[str, str], int] = remaining_ms if client.listens else lambda *_: 0
         self._stopping = stopping
-        self._in_full = in_full
-        self._pace = Pace(client.calm_bytes_per_second)
+        self._pace = Pace(client.bytes_per_second)
         self._thread = Thread(target=self._run, name=f"{client.user}/{client.client_id}", daemon=True)
 
     def start(self) -> None:
@@ -137,15 +165,17 @@ class DemoClientThread:
                 self._stopping.wait(RETRY_SECONDS)
 
     def _produce(self) -> None:
-        producer: Any = open_client(
-            KafkaProducer, **self._options, client_id=self.client.client_id, acks="all", delivery_timeout_ms=10_000,
-            request_timeout_ms=5_000, max_block_ms=5_000,
-        )  # fmt: skip
+        patience: dict[str, Any] = {"delivery_timeout_ms": 10_000, "request_timeout_ms": 5_000, "max_block_ms": 5_000}
+        if not self.client.listens:
+            patience = {"delivery_timeout_ms": _MUTED_SECONDS * 1000}
+        client_id, seconds = self.client.client_id, patience["delivery_timeout_ms"] / 1000
+        producer: Any = open_client(KafkaProducer, **self._options, **patience, client_id=client_id, acks="all")
         self._kafka, value = producer, bytes(self.client.bytes_per_request)
         try:
             while self._hold_off():
                 # One request each: nothing is gathered, and the next waits for the answer.
-                producer.send(self.client.topic, value=value).get(timeout=10)
+                (partition,) = random.choices(range(len(self._shares)), self._shares)  # noqa: S311 - no secret
+                producer.send(self.client.topic, value=value, partition=partition).get(timeout=seconds)
                 self._used(len(value))
         finally:
             close_producer(producer)
@@ -160,9 +190,9 @@ class DemoClientThread:
         )  # fmt: skip
         self._kafka = consumer
         try:
-            partition = TopicPartition(self.client.topic, 0)
-            consumer.assign([partition])
-            consumer.seek_to_end(partition)
+            partitions = [TopicPartition(self.client.topic, number) for number in range(len(self._shares))]
+            consumer.assign(partitions)
+            consumer.seek_to_end(*partitions)
             while self._hold_off():
                 read = consumer.poll(200).values()
                 size_bytes = sum(len(record.value or b"") for records in read for record in records)
@@ -187,8 +217,6 @@ class DemoClientThread:
 
     def _used(self, size_bytes: int) -> None:
         self.sent_bytes += size_bytes
-        if self._in_full.is_set():
-            self._pace.bytes_per_second = self.client.bytes_per_second
         self._pace.used(size_bytes, time.monotonic() * 1000)
 
 
@@ -208,11 +236,8 @@ def create_demo_topics(admin: Any, brokers: int) -> None:
     create_topics(admin, specs)
 
 
-def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
-    """Run the clients until `stopping`; returns when all have closed their connections, or after 3 s.
-
-    No client is over quota before `in_full`.
-    """
+def run(plan: DemoPlan, stopping: Event) -> None:
+    """Run the clients until `stopping`; returns when all have closed their connections, or after 3 s."""
     gate = Gate.connect(plan.view_bootstrap_servers, topic=plan.throttle_topic, cluster=plan.cluster)
 
     def remaining_ms(user: str, client_id: str) -> int:
@@ -222,7 +247,8 @@ def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
     clients = []
     for one in plan.clients:
         options = plain_sign_in(plan.bootstrap_servers, one.user, plan.passwords[one.user])
-        clients.append(DemoClientThread(one, options, remaining_ms, stopping, in_full))
+        shares = plan.split_shares if one.topic == SPLIT_TOPIC else (1.0,)
+        clients.append(DemoClientThread(one, options, shares, remaining_ms, stopping))
         clients[-1].start()
     while not stopping.wait(REPORT_EVERY_SECONDS):
         lines = [json.dumps(client.report()) + "\n" for client in clients]
@@ -238,10 +264,10 @@ def run(plan: DemoPlan, stopping: Event, in_full: Event) -> None:
     gate.close(1.0)
 
 
-def _listen_to_parent(stopping: Event, in_full: Event) -> None:
+def _listen_to_parent(stopping: Event) -> None:
     # Not sys.stdin: a thread that waits in its buffer makes the interpreter abort at exit.
     while os.read(0, 4096):
-        in_full.set()
+        pass
     stopping.set()
 
 
@@ -251,13 +277,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--plan", type=Path, required=True, help="JSON file written by DemoPlan.write")
     plan_path: Path = parser.parse_args(arguments).plan
     set_up_logging("WARNING")
-    plan, stopping, in_full = DemoPlan.read(plan_path), Event(), Event()
-    if not plan.starts_calm:
-        in_full.set()
+    plan, stopping = DemoPlan.read(plan_path), Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stopping.set())
-    Thread(target=_listen_to_parent, args=(stopping, in_full), name="stdin-watch", daemon=True).start()
-    run(plan, stopping, in_full)
+    Thread(target=_listen_to_parent, args=(stopping,), name="stdin-watch", daemon=True).start()
+    run(plan, stopping)
 
 
 if __name__ == "__main__":

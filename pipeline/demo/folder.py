@@ -77,10 +77,6 @@ class DemoFolder:
             raise UsageError(msg, "leave --brokers out, or start over with --fresh")
         return former or wanted or 1
 
-    def stock_client(self, client_id: str) -> Path:
-        """What a stock client shall do, for its process."""
-        return self.root / f"stock-{client_id}.json"
-
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Mark the folder as the demo's own, made if it is missing, and keep other demos out until the end.

@@ -16,8 +16,6 @@ from schemas.names import THROTTLE_TOPIC
 
 Role = Literal["produce", "consume"]
 
-_CALM_FACTOR: Final = 0.9
-
 _QUOTA_COLUMNS: Final = ("user", "client_id", *QUOTA_TYPES, "owner", "note")
 DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
     {**dict(zip(_QUOTA_COLUMNS, row, strict=True)), "mode": "enforce"}
@@ -55,6 +53,7 @@ class DemoClient:
         load_factor: Its rate as a multiple of that; above 1 it is noisy.
         requests_per_second: Into how many produce requests a second the load is cut. A consumer fetches what
             one of them wrote at a time.
+        listens: Whether it obeys throttles; else brokers make it wait.
     """
 
     user: str
@@ -64,16 +63,12 @@ class DemoClient:
     quota_bytes_per_second: int
     load_factor: float
     requests_per_second: int = 20
+    listens: bool = True
 
     @property
     def bytes_per_second(self) -> float:
         """Its target rate."""
         return self.quota_bytes_per_second * self.load_factor
-
-    @property
-    def calm_bytes_per_second(self) -> float:
-        """Its rate before there is a job that could throttle it: below its quota."""
-        return self.quota_bytes_per_second * min(self.load_factor, _CALM_FACTOR)
 
     @property
     def bytes_per_request(self) -> int:
@@ -95,17 +90,16 @@ DEMO_CLIENTS: Final = (
 
 
 STOCK_CLIENTS: Final = (
-    DemoClient("erp", "exporter", "produce", SPLIT_TOPIC, 200_000, 2.5, requests_per_second=40),
+    DemoClient("erp", "exporter", "produce", SPLIT_TOPIC, 200_000, 2.5, requests_per_second=40, listens=False),
     # Reads all that the exporter may write.
-    DemoClient("archive", "copier", "consume", SPLIT_TOPIC, 100_000, 2.0),
+    DemoClient("archive", "copier", "consume", SPLIT_TOPIC, 100_000, 2.0, listens=False),
 )
-"""Each is a process of its own, without anything of kquota in it: `stock_client`."""
 
 
-def split_shares(brokers: int) -> list[float]:
+def split_shares(brokers: int) -> tuple[float, ...]:
     """The part of the split topic's requests that goes to each partition: nine tenths to the first of several."""
     others = brokers - 1
-    return [0.9, *[0.1 / others] * others] if others else [1.0]
+    return (0.9, *[0.1 / others] * others) if others else (1.0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +109,7 @@ class DemoPlan:
     Attributes:
         view_bootstrap_servers: Where the throttle topic is followed, without sign-in.
         cluster: The cluster whose throttles are obeyed; None = of any cluster.
-        starts_calm: Whether no client is over quota until the process reads something on its stdin.
+        split_shares: The part of the split topic's requests that goes to each of its partitions.
     """
 
     bootstrap_servers: str
@@ -124,7 +118,7 @@ class DemoPlan:
     throttle_topic: str = THROTTLE_TOPIC
     cluster: str | None = None
     clients: tuple[DemoClient, ...] = DEMO_CLIENTS
-    starts_calm: bool = False
+    split_shares: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         missing = sorted({client.user for client in self.clients} - set(self.passwords))
@@ -141,7 +135,8 @@ class DemoPlan:
     def read(cls, path: Path) -> "DemoPlan":
         """Read a plan; a `ValueError` or `TypeError` if it is none or lacks something."""
         stored = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**stored | {"clients": tuple(DemoClient(**client) for client in stored["clients"])})
+        clients = tuple(DemoClient(**client) for client in stored["clients"])
+        return cls(**stored | {"clients": clients, "split_shares": tuple(stored["split_shares"])})
 
 
 def demo_users() -> Iterator[str]:

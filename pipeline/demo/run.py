@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -24,15 +24,14 @@ from pipeline.brokers import metering
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.command_line import CONFIG, command_text
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
+from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
 from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
-from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS, DemoClient, DemoPlan, split_shares
+from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS, DemoPlan, split_shares
 from pipeline.demo.process import spawn, terminate
-from pipeline.demo.stock_client import StockWork
 from pipeline.job.job import Job, step
 from pipeline.job.lock import JobLock
-from pipeline.job.metrics import Listeners, both
+from pipeline.job.metrics import Listeners
 from pipeline.meter.reporter import REPORTER_PREFIX
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.stream.session import SparkStarter
@@ -101,24 +100,6 @@ def start_command(folder: DemoFolder, log_file: Path, *command: object) -> Child
         return spawn([*_KQUOTA, *given], cwd=folder.root, output=output, niceness=_NICENESS)
 
 
-def start_stock_client(client: DemoClient, cluster: EmbeddedCluster, folder: DemoFolder) -> Child:
-    """Start a stock client; its counters come on its standard output, with what else it prints."""
-    sign_in = plain_sign_in(cluster.sasl_bootstrap_servers, client.user, folder.passwords()[client.user])
-    work = StockWork(
-        role=client.role,
-        topic=client.topic,
-        shares=split_shares(len(cluster.brokers)),
-        bytes_per_second=client.bytes_per_second,
-        requests_per_second=client.requests_per_second,
-        options={**sign_in, "client_id": client.client_id},
-    )
-    path = folder.stock_client(client.client_id)
-    path.touch(mode=0o600)  # holds a password
-    path.write_text(json.dumps(asdict(work), indent=2), encoding="utf-8")
-    command = [sys.executable, "-m", "pipeline.demo.stock_client", str(path)]
-    return spawn(command, cwd=folder.root, output=subprocess.PIPE)
-
-
 # The load and the processes: started together, watched, ended together.
 
 log = logging.getLogger(__name__)
@@ -142,12 +123,10 @@ class Load:
         self._report = report
         self._stack = stack
         self._over = Event()
-        self._clients: Child | None = None
-        self._sends_in_full = False
         stack.callback(self._over.set)
 
     def start(self) -> None:
-        """Start all but the stock clients, which are never within their quotas; the other clients last."""
+        """Start the sync and all clients."""
         servers = self._cluster.bootstrap_servers
         self._keep(start_command(self._folder, self._folder.sync_log, "quotas", "sync", "--bootstrap-server", servers))
         plan_path = self._folder.clients_plan
@@ -155,23 +134,12 @@ class Load:
             bootstrap_servers=self._cluster.sasl_bootstrap_servers,
             view_bootstrap_servers=servers,
             passwords=self._folder.passwords(),
-            starts_calm=True,
+            clients=(*DEMO_CLIENTS, *STOCK_CLIENTS),
+            split_shares=split_shares(len(self._cluster.brokers)),
         ).write(plan_path)
-        self._clients = start_demo_clients(plan_path, stdout=subprocess.PIPE, start_new_session=True)
-        self._follow(self._clients)
-        log.info("eight clients that listen to throttles are sending and reading")
+        self._follow(start_demo_clients(plan_path, stdout=subprocess.PIPE, start_new_session=True))
+        log.info("eight clients that listen to throttles are sending and reading, and two that do not")
         log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
-
-    def send_in_full(self) -> None:
-        """The job decides: the noisy clients may be noisy, and two that do not listen begin. May be called again."""
-        if not self._sends_in_full and self._clients is not None and self._clients.stdin is not None:
-            self._sends_in_full = True
-            with suppress(OSError):  # they have ended, or the demo has
-                self._clients.stdin.write(b"\n")
-                self._clients.stdin.flush()
-            for client in STOCK_CLIENTS:
-                self._follow(start_stock_client(client, self._cluster, self._folder))
-            log.info("two stock clients that do not listen to throttles are sending and reading, too")
 
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
         """Report brokers that end; returns at the end of the load.
@@ -258,15 +226,11 @@ class Demo:
             if self._stopped:
                 return
             load = Load(cluster, self.folder, self.client_report, stack)
-            # Not when the job is ready: its first micro-batch may take long on a busy machine.
-            decided = Listeners(lambda _records, _version: None, lambda _report: load.send_in_full())
-            self._job = job = Job(settings, both(self.listeners, decided))
+            self._job = job = Job(settings, self.listeners)
 
             def run_load() -> None:
-                """Send while Spark warms up, within the quotas: the job finds full windows, and no debt."""
-                starter.warms_up.wait()
-                load.start()
                 job.ready.wait()
+                load.start()
                 load.watch(duration_seconds, self.stop)
 
             Thread(target=run_load, name="demo-load", daemon=True).start()
@@ -283,7 +247,6 @@ def start_over(folder: DemoFolder, job: str) -> None:
     data = (
         *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
         *(folder.sync_log, folder.settings_file, folder.candidate),
-        *(folder.stock_client(client.client_id) for client in STOCK_CLIENTS),
     )
     with ExitStack() as held:
         held.enter_context(JobLock(folder.root, job, str(folder.tables)))

@@ -28,7 +28,6 @@ from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.process import ahead_ms
 from pipeline.settings.model import Settings
-from pipeline.stream.append_clocks import clocks_text, seen_behind
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import Checkpoint, open_without_spark, spans_of
 from pipeline.stream.recovery import newest_stored
@@ -72,7 +71,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
 
 def _findings(settings: Settings) -> Iterator[Diagnosis]:
     checks: list[Check] = [_java, _jars, _job, _disk, _store, _tables, _meters, _clock, _quotas, _checkpoint]
-    cluster: list[Check] = [_cluster, _offsets, _throttle_topics, _append_times, _sync, _metering]
+    cluster: list[Check] = [_cluster, _offsets, _throttle_topics, _sync, _metering]
     checks += cluster if settings.kafka.bootstrap_servers else [_no_cluster]
     for check in checks:
         try:
@@ -329,25 +328,6 @@ def _throttle_topics(settings: Settings) -> Iterator[Diagnosis]:
         with closing(KafkaThrottleTopic.from_settings(settings, access)) as topic:
             refuse_other_tables(settings.job, topic.committed(), own_id)
         yield Diagnosis("ok", "topics", "what is published comes out of these tables")
-
-
-_APPENDS_MS: Final = 2_000
-
-
-def _append_times(settings: Settings) -> Iterator[Diagnosis]:
-    """The clocks of the brokers against each other and this machine's, by messages that come meanwhile."""
-    access, topic = ClusterAccess.from_settings(settings.kafka), settings.kafka.usage_topic
-    behind_ms, tolerance_ms = seen_behind(access, topic, _APPENDS_MS), settings.stream.clock_tolerance_ms
-    if max(behind_ms.values(), default=0) > tolerance_ms:
-        with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
-            (described,) = admin.describe_topics([topic])
-        leaders = {one["partition_index"]: one["leader_id"] for one in described["partitions"]}
-        yield Diagnosis("warning", "clock", clocks_text(behind_ms, tolerance_ms, leaders))
-    elif behind_ms:
-        yield Diagnosis("ok", "clock", f"no append time of {len(behind_ms)} partitions is behind this machine's clock")
-    else:
-        text = f"append times are not looked at: no message came within {_APPENDS_MS / 1000:g} s"
-        yield Diagnosis("ok", "clock", text)
 
 
 _CONNECT_MS: Final = 1_200

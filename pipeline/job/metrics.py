@@ -10,14 +10,13 @@ from itertools import product
 from threading import Lock
 from typing import Any, Final, get_args
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.metrics import ColumnHistogram, ReadAtScrape, new_registry
+from pipeline.metrics import ReadAtScrape, new_registry
 from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.stream.query import messages_behind
@@ -275,9 +274,11 @@ class JobMetrics:
         self._decisions = counter("kquota_throttle_decisions", "Violations that were decided.")
         self._records = counter("kquota_throttle_records", "Records of the throttle topic.", ("kind", "quota_type"))
         what = "Length of a published throttle."
-        self._delay = ColumnHistogram("kquota_throttle_delay_seconds", what, _DELAY_SECONDS, registry)
+        self._delay = Histogram("kquota_throttle_delay_seconds", what, registry=registry, buckets=_DELAY_SECONDS)
         what = "How long after it was due a look was handed out."
-        self._lateness = ColumnHistogram("kquota_purgatory_lateness_seconds", what, _LATENESS_SECONDS, registry)
+        self._lateness = Histogram(
+            "kquota_purgatory_lateness_seconds", what, registry=registry, buckets=_LATENESS_SECONDS
+        )
         self._batch_quotas = gauge("kquota_batch_config_version", "Quota version of the newest micro-batch.")
         self._time_epoch = gauge(
             "kquota_time_epoch", "How often event time has begun again, after a clock was set back."
@@ -318,8 +319,10 @@ class JobMetrics:
             kind = verb_of(row["action"], row["cause"], bool(row["extends"]))
             self._records.labels(kind, row["quota_type"]).inc(row["count_all"])
         is_throttle = pc.equal(written["action"], "throttle")
-        self._delay.observe(_seconds(written["throttle_time_ms"].filter(is_throttle)))
-        self._lateness.observe(_seconds(written["lateness_ms"].drop_null()))
+        for ms in written["throttle_time_ms"].filter(is_throttle).to_pylist():
+            self._delay.observe(ms / 1000)
+        for ms in written["lateness_ms"].drop_null().to_pylist():
+            self._lateness.observe(ms / 1000)
         self._clients.announce(written, self._clock.now().steady_ms)
 
     def _committed(self, table: str) -> None:
@@ -366,7 +369,3 @@ class JobMetrics:
 
     def _now_seconds(self) -> float:
         return self._clock.now().wall_ms / 1000
-
-
-def _seconds(durations_ms: "pa.ChunkedArray") -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    return np.asarray(durations_ms.to_numpy(), np.float64) / 1000

@@ -9,20 +9,19 @@ import logging
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pipeline.clock import Clock, Moment
 from pipeline.command_line import command_text
 from pipeline.meter.scrape_sources import DEADLINE_MS, LONGEST_RANGE_MS, Answer, Scrape, ScrapeFailed, Shown, Source
-from pipeline.meter.scraped_rates import CountedUsage, ScrapedUsage
-from pipeline.meter.scrapes import FETCHED, PRODUCED, REQUEST, NameMap, Page, SensorTable, hidden_reason
-from pipeline.meter.usage_messages import Message, messages_of
+from pipeline.meter.scraped_rates import ScrapedUsage
+from pipeline.meter.scrapes import NameMap, Page, SensorTable
+from pipeline.meter.usage_messages import Message, Used, messages_of
 from pipeline.meter.usage_topic import UsagePublisher, delivery_metrics
 from schemas.usage import LARGEST_MEASURE
 
@@ -100,8 +99,6 @@ class Target:
 
     def observe(self, page: Page, at: Moment) -> None:
         """Charge what the page shows, and forget the sensors that are long gone."""
-        if self.sensors.is_counted and not isinstance(self.usage, CountedUsage):
-            self.usage = CountedUsage(self.seen and self.seen.steady_ms)
         self.usage.grow(len(self.sensors))
         self.usage.observe(page.rates, at.steady_ms)
         self.seen, self.is_charged = at, False
@@ -111,23 +108,17 @@ class Target:
             self.usage.keep(kept)
 
 
-def usage_of(target: Target) -> pa.Table | None:
-    """The usage of a target since the last time, a row for each client and second, as of `messages_of`; None: none."""
+def usage_of(target: Target) -> Iterator[Used]:
+    """The usage of a target since the last time, of each client and second."""
     if target.seen is None or target.is_charged:
-        return None
+        return
     target.is_charged = True
     ends_ms, usage = target.usage.take(target.seen.wall_ms)
-    names, places = target.sensors.client_names, target.sensors.places[: usage.shape[1]]
-    amounts = np.zeros((len(ends_ms), 3, names.num_rows), np.int64)
+    clients, places = target.sensors.clients, target.sensors.places[: usage.shape[1]]
+    amounts = np.zeros((len(ends_ms), 3, len(clients)), np.int64)
     amounts[:, places[:, 0], places[:, 1]] = np.minimum(usage, LARGEST_MEASURE)
-    seconds, clients = np.nonzero(amounts.any(axis=1))
-    if not len(seconds):
-        return None
-    rows = names.take(pa.array(clients)).append_column("event_time_ms", pa.array(ends_ms[seconds]))
-    for measure, name in ((PRODUCED, "produced_bytes"), (FETCHED, "fetched_bytes"), (REQUEST, "io_time_ns")):
-        used = amounts[seconds, measure, clients]
-        rows = rows.append_column(name, pa.array(used, mask=used == 0))
-    return rows
+    for second, client in np.argwhere(amounts.any(axis=1)).tolist():
+        yield Used(clients[client], int(ends_ms[second]), amounts[second, :, client].tolist())
 
 
 def _without_sensors(page: Page, unread: str) -> str:
@@ -284,7 +275,7 @@ class ScrapeMeter:
         if target.seen is not None and apart_ms <= 0:
             return
         page = target.page = target.sensors.read(shown.page)
-        was_unread, target.unread = target.unread, page.reason or ("" if page.shown else hidden_reason(shown.page))
+        was_unread, target.unread = target.unread, page.reason
         target.counts.sensors = page.shown
         target.counts.refused += page.refused
         before = self.targets[: self.targets.index(target)]
@@ -314,21 +305,18 @@ class ScrapeMeter:
             if trouble and not target.trouble:
                 logger.warning("%s is not metered: %s", target.name, trouble)
             elif target.trouble and not trouble:
-                charged = "all" if target.sensors.is_counted else "at most one window"
-                logger.info(
-                    "%s is metered again; of what was not scraped meanwhile %s is charged", target.name, charged
-                )
+                text = "%s is metered again; of what was not scraped meanwhile at most one window is charged"
+                logger.info(text, target.name)
             target.trouble = trouble
 
     def _store(self) -> bool:
         """Store what is charged; True if nothing is left. A batch that was tried stays as it is until it is stored."""
         if not self._is_tried:
-            used = [rows for target in self.targets if (rows := usage_of(target)) is not None]
-            if not used:
+            usage = [used for target in self.targets for used in usage_of(target)]
+            if not usage:
                 return True
-            usage = pa.concat_tables(used)
             self._messages = messages_of(usage, self._publisher.partition_count)
-            self.unstored_events = usage.num_rows
+            self.unstored_events = len(usage)
         self._is_tried = True
         if not self._publisher.publish(self._messages, self.unstored_events, self._now_ms()):
             return False

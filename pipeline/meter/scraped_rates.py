@@ -167,35 +167,3 @@ class ScrapedUsage:
         while len(self._history) > 1 and self._history[1][0] <= then_ms:
             del self._history[0]
         return self._history[0][1]
-
-
-class CountedUsage(ScrapedUsage):
-    """The usage of the sensors of one broker from counters: what they grew by, and after a gap all of it.
-
-    Args:
-        since_ms: The instant of the last page before the first counter was there; None: it was on the first page, so
-            how much of it was used before is not known.
-    """
-
-    window_ms = 1 << 52
-
-    def __init__(self, since_ms: int | None) -> None:
-        super().__init__()
-        self._at_ms, self._begun_ms = since_ms, since_ms or 0
-
-    def observe(self, rates: Floats, at_ms: int) -> None:
-        """Counters were seen.
-
-        Args:
-            rates: What they show, of every sensor, float64[n]; 0 where one is gone.
-            at_ms: As of `ScrapedUsage`.
-        """
-        if self._at_ms is None:
-            self._begun_ms = at_ms
-        elif at_ms <= self._at_ms:
-            return
-        else:
-            # One that is smaller began anew.
-            self._charged = self._charged + np.where(rates < self._rates, rates, rates - self._rates)
-        self._rates, self._at_ms = rates, at_ms
-        self._history = [(at_ms, self._charged)]

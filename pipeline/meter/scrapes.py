@@ -7,8 +7,6 @@ An exporter makes text of them, in one of these forms. Upper and lower case do n
   `deploy/prometheus/jmx-quotas.yml`, which also serve Strimzi.
 * `kafka_server_produce_byte_rate{user="…",client_id="…"}`: Kafka's own names. jmx_exporter without rules writes them
   (MSK's open monitoring), and Strimzi's `strimziMetricsReporter`.
-* `redpanda_kafka_quotas_client_quota_throughput_by_entity{redpanda_quota_type="produce_quota",redpanda_quota_user="…",
-  redpanda_quota_client_id="…"}`: Redpanda 26.2, with `kafka_per_entity_quota_metrics`. A counter of bytes.
 
 `NameMap` has others. A client chooses its client-id, so whatever a label holds, it is one name of one line:
 
@@ -28,9 +26,8 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
-import pyarrow as pa
 
-from pipeline.meter.usage_messages import Client, client_columns, new_client
+from pipeline.meter.usage_messages import Client, new_client
 from quota.arrays import Flags, Floats, Ints
 from schemas.usage import LARGEST_MEASURE
 
@@ -47,21 +44,17 @@ _RESOURCES: Final = {
     "produce": PRODUCED,
     "fetch": FETCHED,
     "request": REQUEST,
-    "produce_quota": PRODUCED,
-    "fetch_quota": FETCHED,
 }
 _OWN_NAMES: Final = {
     "kafka_server_produce_byte_rate": PRODUCED,
     "kafka_server_fetch_byte_rate": FETCHED,
     "kafka_server_request_request_time": REQUEST,
 }
-_COUNTER: Final = "redpanda_kafka_quotas_client_quota_throughput_by_entity"
 _OF_RULES: Final = {
     "kafka_server_quota_byte_rate": {PRODUCED, FETCHED},
     "kafka_server_quota_request_time": {REQUEST},
 }
 """Names that only rules of jmx_exporter make."""
-_SHARED_NAMES: Final = {**_OF_RULES, _COUNTER: {PRODUCED, FETCHED}}
 _OTHER_NAMES: Final = r"kafka_server_(?:quota_)?(?:produce|fetch|request)_(?:\w+_)?(?:byte_rate|request_time)"
 """Names that other rules make of quota sensors: with user and client-id as parts, or with other words."""
 _NAME_PARTS: Final = re.compile(r"_(user|client_id)_")
@@ -73,11 +66,6 @@ _LABELS: Final = {
     "clientid": "client_id",
     "resource": "resource",
     "type": "resource",
-    "redpanda_quota_user": "user",
-    "redpanda_quota_client_id": "client_id",
-    "redpanda_quota_type": "resource",
-    "redpanda_quota_group_name": "client_id_prefix",
-    "shard": "shard",
 }
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?\s*')
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -99,16 +87,11 @@ QUOTA_PATTERNS: Final = {
 
 
 class Sensor(NamedTuple):
-    """What a line shows: what is measured, and of whom.
-
-    Attributes:
-        shard: Of a counter of Redpanda, which may show each of its shards; else "".
-    """
+    """What a line shows: what is measured, and of whom."""
 
     measure: int
     user: str
     client_id: str
-    shard: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +132,7 @@ class NameMap:
     @property
     def series(self) -> tuple[str, ...]:
         """Regular expressions of the names of all lines that are looked at, in lower case."""
-        return (*map(re.escape, (*self.metrics, *_SHARED_NAMES)), _OTHER_NAMES)
+        return (*map(re.escape, (*self.metrics, *_OF_RULES)), _OTHER_NAMES)
 
     @property
     def pattern(self) -> re.Pattern[bytes]:
@@ -170,28 +153,22 @@ class NameMap:
         name, _, text = series.partition("{")
         name, labels = name.lower(), self._labels_of(text)
         measure = self.metrics.get(name)
-        if measure is None and name not in _SHARED_NAMES:
+        if measure is None and name not in _OF_RULES:
             _refuse_name(name, labels)
             return None
-        if name != _COUNTER:
-            _refuse_several_names(labels)
+        _refuse_several_names(labels)
         if measure is None:
             measure = _RESOURCES.get(labels.get("resource", "").lower())
-            if measure not in _SHARED_NAMES[name]:
+            if measure not in _OF_RULES[name]:
                 return None
         user, client_id = labels.get("user", ""), labels.get("client_id", "")
-        if name == _COUNTER:
-            if labels.get("client_id_prefix"):
-                message = "it is of a prefix of client-ids, which kquota has no quota for"
-                raise ValueError(message)
-        elif is_of_jmx_exporter or name in _OF_RULES:
-            user, client_id = unquote(_of_jmx(user, labels), errors="strict"), _of_jmx(client_id, labels)
-        else:
-            user = unquote(user, errors="strict")
+        if is_of_jmx_exporter or name in _OF_RULES:
+            user, client_id = _of_jmx(user, labels), _of_jmx(client_id, labels)
+        user = unquote(user, errors="strict")
         if not user and not client_id:
             message = "no label of it is known to be a user or client-id. Fix: --map LABEL=user --map LABEL=client_id"
             raise ValueError(message)
-        return Sensor(measure, user, client_id, labels.get("shard", "") if name == _COUNTER else "")
+        return Sensor(measure, user, client_id)
 
     def _labels_of(self, text: str) -> dict[str, str]:
         """The values of the labels behind `{`, by their meaning; of those without one the last is at ""."""
@@ -263,22 +240,11 @@ def _has_line(page: bytes, name: str) -> bool:
     return page.startswith(name.encode()) or f"\n{name}".encode() in page
 
 
-def hidden_reason(page: bytes) -> str:
-    """Why a page without a line of a sensor may come from a broker that has some; "" if it has none."""
-    if not _has_line(page, "redpanda_"):
-        return ""
-    return (
-        "Redpanda 26.2 shows a client from its first throttle on, if it is set to. "
-        "Fix: rpk cluster config set kafka_per_entity_quota_metrics true"
-    )
-
-
 class Page(NamedTuple):
     """What one scrape has shown.
 
     Attributes:
-        rates: Of every sensor that was ever seen and not forgotten, bytes or ns per second, float64[n]; of a table
-            that `is_counted` bytes since the counter began.
+        rates: Of every sensor that was ever seen and not forgotten, bytes or ns per second, float64[n].
         shown: How many of them were on the page.
         refused: Lines that could not be used.
         reason: Why, of the first of them; "" if there are none.
@@ -293,26 +259,20 @@ class Page(NamedTuple):
 
 
 _NO_SENSOR: Final = -1
-_LARGEST_TOTAL: Final = 2.0**63
 
 
 class SensorTable:
-    """The sensors of one broker, by the lines that show them. One caller at a time.
-
-    Attributes:
-        is_counted: Its lines are counters, and not rates.
-    """
+    """The sensors of one broker, by the lines that show them. One caller at a time."""
 
     def __init__(self, broker_id: str, names: NameMap) -> None:
         self._broker_id = broker_id
         self._names = names
         self._pattern = names.pattern
         self._is_of_jmx_exporter = False
-        self.is_counted = False
         # The lines of the last page: the place of the sensor, `_NO_SENSOR`, or why the line cannot be used.
         self._known: dict[bytes, int | str] = {}
         self._sensors: dict[Sensor, int] = {}
-        self._client_at: dict[tuple[str, str, str], int] = {}
+        self._client_at: dict[tuple[str, str], int] = {}
         self.clients: list[Client] = []
         self._places: list[tuple[int, int]] = []
 
@@ -324,11 +284,6 @@ class SensorTable:
     def places(self) -> Ints:
         """Of each sensor what it measures, and the position of its client in `clients`, int64[n, 2]."""
         return np.array(self._places, np.int64).reshape(-1, 2)
-
-    @property
-    def client_names(self) -> pa.Table:
-        """The clients, in their order, as `usage_messages.client_columns`."""
-        return client_columns(self.clients)
 
     def read(self, page: bytes) -> Page:
         """The rates on a page; sensors that are not on it have 0. New ones are added at the end.
@@ -342,7 +297,6 @@ class SensorTable:
         lines = [line for line in map(self._read_line, page.split(b"\n")) if line[0] != _NO_SENSOR]
         self._known = {series: place for place, series, _ in lines}
         counts, rates = Counter(place for place, _, _ in lines), np.zeros(len(self))
-        largest = _LARGEST_TOTAL if self.is_counted else LARGEST_MEASURE
         shown, reasons = 0, list[str]()
         for place, series, text in lines:
             if isinstance(place, str):
@@ -351,7 +305,7 @@ class SensorTable:
                 reasons.append(f"{_shown(series)}: another line has its client, too")
             else:
                 per_second = _number(text) * (NS_PER_PERCENT if self._places[place][0] == REQUEST else 1.0)
-                if 0 <= per_second <= largest:
+                if 0 <= per_second <= LARGEST_MEASURE:
                     rates[place] = per_second
                     shown += 1
                 else:
@@ -382,19 +336,15 @@ class SensorTable:
     def _place_of(self, series: bytes) -> int | str:
         try:
             key = self._names.sensor_of(series.decode(), self._is_of_jmx_exporter)
-            if key is None:
-                return _NO_SENSOR
-            place = self._add(key)
+            return _NO_SENSOR if key is None else self._add(key)
         except ValueError as exc:
             return str(exc).splitlines()[0]
-        self.is_counted |= series.lower().startswith(_COUNTER.encode())
-        return place
 
     def _add(self, key: Sensor) -> int:
         known = self._sensors.get(key)
         if known is not None:
             return known
-        measure, user, client_id, _ = key
+        measure, user, client_id = key
         client = key[1:]
         client_at = self._client_at.get(client)
         if client_at is None:

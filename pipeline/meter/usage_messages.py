@@ -1,19 +1,14 @@
-"""Usage as columns, a row for each client and second, and the messages that tell it in JSON.
+"""What a client used, as the messages of the usage topic that tell it in JSON, which equals that of `UsageEvent`.
 
-Names are checked and encoded once for each client, and the JSON is joined from them by columns; it equals that of
-`UsageEvent`. Nothing is done row by row.
+Names are checked and encoded once for each client.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic_core import to_json
 
-from quota.arrays import Ints
 from schemas.usage import UsageEvent
 
 
@@ -53,66 +48,38 @@ class Message(NamedTuple):
     value: bytes
 
 
-COLUMN_MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns")
-_MOST_ROWS: Final = 1_000
-_TEXT: Final = pa.large_string()
+_MOST_EVENTS: Final = 1_000
+_MEASURES: Final = (b"produced_bytes", b"fetched_bytes", b"io_time_ns")
 
 
-def client_columns(clients: Sequence[Client]) -> pa.Table:
-    """Clients as a table with the fields of `Client`, in their order."""
-    columns: list[Sequence[Any]] = list(zip(*clients, strict=True)) if clients else [()] * len(Client._fields)
-    types = [pa.string(), pa.string(), pa.string(), pa.int64(), pa.binary()]
-    arrays = [pa.array(values, kind) for values, kind in zip(columns, types, strict=True)]
-    names = arrays[-1].cast(pa.string()).cast(_TEXT)
-    return pa.Table.from_arrays([*arrays[:-1], names], names=list(Client._fields))
+class Used(NamedTuple):
+    """What a client used until an instant, by measure: bytes, bytes and ns; 0 = nothing of it."""
+
+    client: Client
+    event_time_ms: int
+    amounts: Sequence[int]
 
 
-def messages_of(usage: pa.Table, partition_count: int) -> list[Message]:
-    """The messages of some usage; the events of a client keep their order.
-
-    Args:
-        usage: columns of `client_columns`; event_time_ms, int64; `COLUMN_MEASURES`, int64, null = not used.
-    """
-    partitions = usage["number"].to_numpy() % partition_count
-    order = np.argsort(partitions, kind="stable")
-    sizes, message = _json_columns(usage.take(pa.array(order)).combine_chunks())
-    found, begin = [], 0
-    for partition, end in enumerate(np.cumsum(np.bincount(partitions, minlength=partition_count)).tolist()):
-        cuts = _cuts(sizes[begin:end], MAX_MESSAGE_BYTES - 1)
-        found += [Message(partition, message(begin + first, begin + last)) for first, last in cuts]
-        begin = end
-    return found
-
-
-def _json_columns(usage: pa.Table) -> tuple[Ints, Callable[[int, int], bytes]]:
-    """The bytes that each event adds to a message, and what makes a message of the events from begin to end."""
-    used = [
-        pc.fill_null(_joined(f',"{name}":', usage[name].cast(_TEXT)), "")
-        for name in COLUMN_MEASURES
-        if usage[name].null_count < len(usage)
+def messages_of(usage: Iterable[Used], partition_count: int) -> list[Message]:
+    """The messages of some usage; the events of a client keep their order."""
+    events: dict[int, list[bytes]] = {}
+    for one in usage:
+        used = b"".join(b',"%b":%d' % pair for pair in zip(_MEASURES, one.amounts, strict=True) if pair[1])
+        event = b'{"event_time_ms":%d%b%b,"request_count":0}' % (one.event_time_ms, one.client.names, used)
+        events.setdefault(one.client.number % partition_count, []).append(event)
+    return [
+        Message(partition, b"[%b]" % b",".join(part))
+        for partition in sorted(events)
+        for part in _parts(events[partition])
     ]
-    times = usage["event_time_ms"].cast(_TEXT)
-    texts = _joined('{"event_time_ms":', times, usage["names"], *used, ',"request_count":0},').combine_chunks()
-    _, ends, data = texts.buffers()
-    all_ends = np.frombuffer(ends, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-
-    def message(begin: int, end: int) -> bytes:
-        return b"[%b]" % data[int(all_ends[begin]) : int(all_ends[end]) - 1].to_pybytes()
-
-    return np.diff(all_ends), message
 
 
-def _joined(*parts: Any) -> pa.ChunkedArray:
-    texts = [pa.scalar(part, _TEXT) if isinstance(part, str) else part for part in (*parts, "")]
-    return pc.binary_join_element_wise(*texts)
-
-
-def _cuts(sizes_bytes: Ints, largest_bytes: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each message: as many events as it may have, at least one."""
-    until, begin = np.cumsum(sizes_bytes), 0
-    while begin < len(until):
-        before = int(until[begin - 1]) if begin else 0
-        fits = int(np.searchsorted(until, before + largest_bytes, "right"))
-        end = max(min(fits, begin + _MOST_ROWS), begin + 1)
-        yield begin, end
-        begin = end
+def _parts(events: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """The events of each message: as many as it may have, at least one."""
+    begin, size_bytes = 0, 2
+    for at, event in enumerate(events):
+        size_bytes += len(event) + 1
+        if at > begin and (at - begin == _MOST_EVENTS or size_bytes > MAX_MESSAGE_BYTES):
+            yield events[begin:at]
+            begin, size_bytes = at, len(event) + 3
+    yield events[begin:]

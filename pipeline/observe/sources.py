@@ -232,7 +232,7 @@ class FollowedQuotas:
     def __init__(self, access: ClusterAccess) -> None:
         self.trouble = ""
         self._stopping = threading.Event()
-        self._native = NativeQuotas(access, pauses_seconds=())
+        self._native = NativeQuotas(access)
         self._found: deque[list[NativeQuota]] = deque(maxlen=1)
         try:
             self._found.append(self._native.describe())

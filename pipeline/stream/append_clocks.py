@@ -5,19 +5,11 @@ far enough behind, too old for the rates.
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import closing
 from threading import Lock
 from types import MappingProxyType
 from typing import Final
-
-from kafka import KafkaConsumer, TopicPartition
-
-from pipeline.clock import wall_ms
-from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.connecting import as_cluster_error
 
 log = logging.getLogger(__name__)
 
@@ -96,23 +88,3 @@ def clocks_text(
         f"the append times of partitions {', '.join(map(str, late))} are {worst}, those of the other "
         f"{len(behind_ms) - len(late)} are not. Their usage counts as so much older. Fix: set the clock {whose}"
     )
-
-
-def seen_behind(access: ClusterAccess, topic: str, wait_ms: int) -> dict[int, int]:
-    """How far the clock behind each partition is behind this machine's, by the first message that comes within a time.
-
-    A partition without new messages is not there.
-    """
-    found: dict[int, int] = {}
-    consumer = access.open(KafkaConsumer, enable_auto_commit=False, group_id=None)
-    with closing(consumer), as_cluster_error(access.bootstrap_servers):
-        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-        began_ms, deadline = wall_ms(), time.monotonic() + wait_ms / 1000
-        ends = consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        for partition in partitions:
-            consumer.seek(partition, ends[partition])
-        while len(found) < len(partitions) and (left_ms := int((deadline - time.monotonic()) * 1000)) > 0:
-            for partition, records in consumer.poll(timeout_ms=left_ms).items():
-                found.setdefault(partition.partition, max(began_ms - records[0].timestamp, 0))
-    return found

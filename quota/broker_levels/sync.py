@@ -216,12 +216,6 @@ class BrokerSync:
         self._holdings.refuse(change)
         self._retries.refuse(change.key, change.bound, reason, now_ms)
 
-    def restore(self) -> list[Change]:
-        """What to write at a clean stop that shall leave mirror values: every level at T, no entries of sensors."""
-        changes = self._holdings.restored()
-        self._holdings.hand_out(changes)
-        return changes
-
     @property
     def owned(self) -> Mapping[EntryKey, Owned]:
         """What kquota owns on the brokers."""

@@ -17,7 +17,6 @@ EDITED: Final = "edited"
 REMOVED: Final = "removed"
 GIVEN_BACK: Final = "given_back"
 ADOPTED: Final = "adopted"
-RESTORED: Final = "restored"
 METERING: Final = "metering"
 
 WORDS: Final = {
@@ -33,7 +32,6 @@ WORDS: Final = {
     GIVEN_BACK: "it is no longer needed, and this stood there before",
     ADOPTED: "a value that others wrote was adopted",
     METERING: "brokers measure a client only under a quota",
-    RESTORED: "the sync stops, and every broker gets the whole bound",
 }
 """Why something is written, by `Change.cause`."""
 
@@ -330,17 +328,3 @@ class BrokerHoldings:
             return Change(key, held, before, None, None, {}, cause, before)
         over_at_ms = None if owned is None else owned.over_at_ms
         return Change(key, held, self.value(key), entry.bound, entry.kind, {}, cause, before, over_at_ms)
-
-    def restored(self) -> list[Change]:
-        """See `BrokerSync.restore`."""
-        found = []
-        for key, owned in self.owned.items():
-            if owned.kind not in LEVELS or key in self.drifts:
-                continue
-            if owned.kind is EntryKind.OWN or key not in self.wanted:
-                cause = REMOVED if owned.before is None else GIVEN_BACK
-                found.append(Change(key, owned.value, owned.before, None, None, {}, cause, owned.before))
-            elif owned.value != (bound := self.wanted[key].bound):
-                kept = owned.before, owned.over_at_ms
-                found.append(Change(key, owned.value, bound, bound, owned.kind, {}, RESTORED, *kept))
-        return found

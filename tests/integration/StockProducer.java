@@ -7,7 +7,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * A stock Java client that produces as fast as it can: StockProducer.java TOPIC BYTES key=value …, the last ones being
- * its producer.properties. Each second a line on stdout, as `pipeline.demo.stock_client` prints it.
+ * its producer.properties. Each second a line on stdout, as `tests.integration.stock_client` prints it.
  */
 public class StockProducer {
     public static void main(String[] args) throws Exception {

@@ -9,7 +9,7 @@ from typing import Any
 from kafka import KafkaAdminClient
 
 from pipeline.demo.broker import EmbeddedBroker, EmbeddedCluster, plain_sign_in
-from pipeline.demo.stock_client import StockProducer, StockWork
+from tests.integration.stock_client import StockProducer, StockWork
 
 
 def stock_cluster(folder: Path, brokers: int, users: Iterable[str]) -> EmbeddedCluster:

@@ -72,7 +72,7 @@ def python_command(folder: Path, broker: EmbeddedBroker, user: str, rate: float,
     """A kafka-python producer that sends to the topic of its name, with a client-id that is its name."""
     path = folder / f"{user}.json"
     path.write_text(json.dumps(asdict(stock_work(broker, user, user, (1.0,), rate, requests))), encoding="utf-8")
-    return [sys.executable, "-m", "pipeline.demo.stock_client", str(path)]
+    return [sys.executable, "-m", "tests.integration.stock_client", str(path)]
 
 
 def java_command(broker: EmbeddedBroker, jdk: Java, user: str) -> list[str]:

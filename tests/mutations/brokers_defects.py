@@ -93,7 +93,7 @@ DEFECTS: Final = (
     Defect(
         "a value that is no rate is charged",
         "SensorTable.read",
-        ("0 <= per_second <= largest", "per_second == per_second"),
+        ("0 <= per_second <= LARGEST_MEASURE", "per_second == per_second"),
         _PAGES,
     ),
     Defect(

@@ -5,13 +5,10 @@ import urllib.request
 from contextlib import ExitStack
 from urllib.error import HTTPError, URLError
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 
-from pipeline.metrics import ColumnHistogram, metrics_endpoint, new_registry
+from pipeline.metrics import metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
 from pipeline.web import ListenRefused
 from tests.waiting import PATIENCE_SECONDS
@@ -67,21 +64,3 @@ def test_unfinished_requests_and_other_names_do_not_get_in_its_way() -> None:
         request = urllib.request.Request(f"http://127.0.0.1:{port}", headers={"Host": "attacker.example"})
         with pytest.raises(HTTPError, match="421"):
             urllib.request.urlopen(request, timeout=PATIENCE_SECONDS)  # noqa: S310 - our own address
-
-
-BOUNDS = (0.25, 1.0, 2.5)
-
-
-# Sums of these are exact in any order.
-@given(st.lists(st.lists(st.sampled_from([0.0, 0.125, 0.25, 0.375, 1.0, 2.5, 2.625, 1e9]))))
-def test_it_tells_what_a_histogram_of_single_values_tells(waves: list[list[float]]) -> None:
-    at_once, one_by_one = CollectorRegistry(), CollectorRegistry()
-    ours = ColumnHistogram("h", "text", BOUNDS, at_once)
-    theirs = Histogram("h", "text", buckets=BOUNDS, registry=one_by_one)
-    for wave in waves:
-        ours.observe(np.array(wave, np.float64))
-        for value in wave:
-            theirs.observe(value)
-    names = [("h_bucket", {"le": bound}) for bound in ("0.25", "1.0", "2.5", "+Inf")] + [("h_sum", {}), ("h_count", {})]
-    for name, labels in names:
-        assert at_once.get_sample_value(name, labels) == one_by_one.get_sample_value(name, labels)

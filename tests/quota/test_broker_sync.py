@@ -279,16 +279,6 @@ def test_the_level_of_an_edited_bound_is_that_of_the_demand_or_in_proportion_at_
     assert [(cause, new) for _, _, new, cause in written] == [("edited", level)]
 
 
-def test_a_stop_that_restores_puts_every_level_at_the_bound() -> None:
-    synced = Synced(ROW, OF_DEFAULT)
-    synced.use(20, {"alice": (90, 90), "carol": (90, 90)})
-    assert levels_of(synced.sync) == {ALICE: 50.0, key_of("carol"): 50.0}
-    changes = synced.sync.restore()
-    assert told(changes) == [("alice", 50.0, 100.0, "restored"), ("carol", 50.0, None, "removed")]
-    synced.sync.confirm(changes, synced.now_ms)
-    assert synced.sync.restore() == []
-
-
 # Sensors of defaults.
 def test_a_sensor_of_a_default_has_an_entry_while_it_needs_one() -> None:
     synced = Synced(OF_DEFAULT)

@@ -31,9 +31,6 @@ def sync(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over values that others wrote; they are given back at the end.")
     ] = False,
-    restore: Annotated[
-        bool, typer.Option("--restore", help="At a clean stop, give every broker the whole bound.")
-    ] = False,
     user: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,7 +51,7 @@ def sync(
     Runs until SIGTERM or Ctrl-C. Ends with 4 if another sync of the same tables runs. With --once: 5 if the brokers
     refuse a value.
     """
-    own = {"period_ms": period_ms, "restore_on_stop": True if restore else None, "users": user or None}
+    own = {"period_ms": period_ms, "users": user or None}
     settings = source.settings(sync=own, metrics={"port": metrics_port})
     if dry_run:
         _print_plan(settings, adopt, output)

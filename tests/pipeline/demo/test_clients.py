@@ -1,14 +1,11 @@
-"""The demo's load: rates, throttles, a dead broker, its end; and stock clients that a real broker slows."""
+"""The demo's load: rates, throttles, a dead broker, its end; and clients that a real broker slows."""
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +15,9 @@ from kafka import KafkaAdminClient, KafkaProducer
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
-from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.clients import Pace, start_demo_clients
 from pipeline.demo.plan import DemoClient, DemoPlan
-from pipeline.demo.process import kill, spawn
-from pipeline.demo.stock_client import StockWork
 from schemas.throttle_record import ThrottleRecord
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -191,48 +186,40 @@ def bound(broker: EmbeddedBroker) -> Iterator[None]:
         quotas.alter({entity: {"producer_byte_rate": None}})
 
 
-def started(role: str, user: str, broker: EmbeddedBroker, folder: Path) -> "subprocess.Popen[bytes]":
-    options = {**plain_sign_in(broker.sasl_bootstrap_servers, user, broker.users[user]), "client_id": role}
-    path = folder / f"{role}.json"
-    path.write_text(json.dumps(asdict(StockWork(role, TOPIC, [0.5, 0.5], 400_000, 20, options))), encoding="utf-8")
-    command = [sys.executable, "-m", "pipeline.demo.stock_client", str(path)]
-    return spawn(command, cwd=Path.cwd(), output=subprocess.PIPE)
-
-
-def reports(process: "subprocess.Popen[bytes]") -> Iterator[dict[str, Any]]:
-    assert process.stdout is not None
-    return map(json.loads, process.stdout)
-
-
 @pytest.mark.broker
-def test_a_stock_producer_reports_a_broker_that_slows_it_and_a_consumer_none(
+def test_clients_that_do_not_listen_say_which_of_them_a_broker_slows(
     broker: EmbeddedBroker, bound: None, tmp_path: Path
 ) -> None:
     admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-    admin.create_topics({TOPIC: {"num_partitions": 2}}, wait_for_metadata=True)
+    admin.create_topics({TOPIC: {"num_partitions": 1}}, wait_for_metadata=True)
     admin.close()
-    with ExitStack() as stack:
-        consumer = started("consume", "bob", broker, tmp_path)
-        producer = started("produce", USER, broker, tmp_path)
-        for process in (consumer, producer):
-            assert process.stdout is not None
-            stack.enter_context(process.stdout)
-            stack.callback(kill, process)
-        sent = next(report for report in reports(producer) if report["broker_throttle_max_ms"])
-        assert sent["broker_throttle_max_ms"] >= sent["broker_throttle_mean_ms"] > 0
-        read = next(report for report in reports(consumer) if report["sent_bytes"])
-        assert read["broker_throttle_max_ms"] == 0
-        assert (read["user"], read["client_id"], read["role"]) == ("bob", "consume", "consume")
-        for process in (consumer, producer):
-            process.send_signal(signal.SIGTERM)
-            last = [report["role"] for report in reports(process)]
-            assert (process.wait(PATIENCE_SECONDS), set(last) <= {"consume", "produce"}) == (0, True)
-
-
-def test_a_stock_client_loads_nothing_of_kquota() -> None:
-    program = (
-        "import sys, pipeline.demo.stock_client; "
-        "print(*[name for name in sys.modules if name.split('.')[0] in {'pipeline', 'quota', 'schemas', 'purgatory'}])"
+    clients = (
+        DemoClient("bob", "consume", "consume", TOPIC, 20_000, 1.0, listens=False),
+        DemoClient(USER, "produce", "produce", TOPIC, 20_000, 20.0, listens=False),
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
-    assert done.stdout.split() == ["pipeline", "pipeline.demo", "pipeline.demo.stock_client"]
+    plan = tmp_path / "plan.json"
+    throttles = f"demo.throttle.{time.time_ns()}"
+    DemoPlan(broker.sasl_bootstrap_servers, broker.bootstrap_servers, broker.users, throttles, None, clients).write(
+        plan
+    )
+    process = start_demo_clients(plan, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        newest: dict[str, dict[str, Any]] = {}
+
+        def slowed() -> bool:
+            assert process.stdout is not None
+            report = json.loads(process.stdout.readline())
+            newest[report["client_id"]] = report
+            return len(newest) == 2 and all(
+                (newest["produce"]["broker_throttle_max_ms"], newest["consume"]["sent_bytes"])
+            )
+
+        wait_until(slowed, "the broker to slow the producer")
+        assert newest["produce"]["broker_throttle_max_ms"] >= newest["produce"]["broker_throttle_mean_ms"] > 0
+        assert newest["consume"]["broker_throttle_max_ms"] == 0
+        process.terminate()
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.communicate()

@@ -14,7 +14,6 @@ import pytest
 from pipeline.command_line import carry_nothing, command_text
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.folder import MARK, DemoFolder, at_the_end, while_it_runs
-from pipeline.demo.plan import STOCK_CLIENTS
 from pipeline.demo.run import start_over
 from pipeline.errors import Conflict, UsageError
 from pipeline.job.lock import JobLock
@@ -65,8 +64,7 @@ def content(folder: Path) -> list[Path]:
 def test_starting_over_deletes_the_data_of_the_demo_and_nothing_else(demo: DemoFolder) -> None:
     notes = demo.root / "notes.txt"
     notes.touch()
-    stock = (demo.stock_client(client.client_id) for client in STOCK_CLIENTS)
-    for path in (demo.settings_file, demo.candidate, demo.sync_log, *stock):
+    for path in (demo.settings_file, demo.candidate, demo.sync_log):
         path.touch()
     start_over(demo, "kquota")
     locks = {"kquota.lock", "kquota.pid", "demo.lock", "demo.pid"}

@@ -328,7 +328,7 @@ def test_a_throttle_topic_made_anew_or_published_out_of_other_tables_is_found(
     monkeypatch.setattr("pipeline.job.diagnosis._ids_before_and_now", lambda *_: (before, ids))
     monkeypatch.setattr("pipeline.job.diagnosis.KafkaThrottleTopic.committed", lambda _: mark)
     monkeypatch.setattr("pipeline.job.diagnosis._cluster", lambda _settings: iter(()))
-    for check in ("_offsets", "_append_times", "_sync", "_metering"):
+    for check in ("_offsets", "_sync", "_metering"):
         monkeypatch.setattr(f"pipeline.job.diagnosis.{check}", lambda _settings: iter(()))
     settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path, kafka=kafka)
     (finding,) = [one for one in diagnose(settings) if one.subject in {"topics", "throttle_topics"}]
@@ -343,7 +343,7 @@ def _a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.job.diagnosis.ClusterAccess.admin", lambda *_: nullcontext())
     monkeypatch.setattr("pipeline.job.diagnosis.refuse_unpermitted", lambda *_: None)
     monkeypatch.setattr("pipeline.job.diagnosis.check_topics", lambda *_: found)
-    for check in ("_offsets", "_throttle_topics", "_sync", "_append_times", "_metering"):
+    for check in ("_offsets", "_throttle_topics", "_sync", "_metering"):
         monkeypatch.setattr(f"pipeline.job.diagnosis.{check}", lambda _settings: iter(()))
 
 

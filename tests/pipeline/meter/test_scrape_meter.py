@@ -34,10 +34,6 @@ NO_LABELS = (
     "its exporter makes user and client-id parts of the metric's name. "
     "Fix: put the rules of deploy/prometheus/jmx-quotas.yml before its other rules"
 )
-REDPANDA = (
-    "it shows no quota sensors (Redpanda 26.2 shows a client from its first throttle on, if it is set to. "
-    "Fix: rpk cluster config set kafka_per_entity_quota_metrics true)"
-)
 HTML = b"<!doctype html><title>Sign in</title>"
 
 
@@ -120,7 +116,6 @@ BAD = [
     pytest.param(page(b""), NO_SENSORS, id="nothing"),
     pytest.param(page(b"kafka_server_fetch_user_a_client_id_b_byte_rate 5.0\n"), NO_LABELS, id="no labels"),
     pytest.param(page(b"kafka_server_Request_exempt_request_time 5.0\n"), NO_SENSORS, id="no client"),
-    pytest.param(page(b"redpanda_kafka_partitions 5\n"), REDPANDA, id="Redpanda"),
     pytest.param(page(b"\x00\xff" * 1000), NO_SENSORS, id="junk"),
 ]
 
@@ -157,30 +152,6 @@ def test_quota_lines_that_cannot_be_read_are_counted_and_the_rule_to_mend_is_one
     assert first.startswith(f"broker 1 at {served.url} is not metered: none of its quota lines can be read (1), ")
     assert QUOTA_PATTERNS["user",] in first
     assert again.startswith(f"broker 1 at {served.url} is metered again")
-
-
-def test_redpandas_counters_are_charged_by_what_they_grew_from_the_first_throttle_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    name = "redpanda_kafka_quotas_client_quota_throughput_by_entity"
-    of_alice = 'redpanda_quota_user="alice",redpanda_quota_client_id="etl",redpanda_quota_type="produce_quota"'
-    with exporter(page(b"")) as served, caplog.at_level(logging.INFO):
-        run = Run(("1", served.url))
-        for total in (None, 5_000_000, 5_000_000, 2**41 + 3, 200):  # the last one is of a process that began anew
-            lines = [] if total is None else [f'{name}{{{of_alice},shard="{shard}"}} {total}' for shard in (0, 1)]
-            served.show("redpanda_kafka_partitions 5", *lines)
-            run.round()
-        served.answer = page(HTML)
-        run.round(60)
-        served.show(f"{name}{{{of_alice}}} 7", "redpanda_kafka_partitions 5")
-        run.round()
-    assert run.sums() == {("1", "alice", "etl"): 2 * (2**41 + 3 + 200) + 7}
-    assert [line.partition(" is ")[2] for line in messages_of(caplog, LOGGER)] == [
-        f"not metered: {REDPANDA}",
-        "metered again; of what was not scraped meanwhile all is charged",
-        "not metered: it answered HTML",
-        "metered again; of what was not scraped meanwhile all is charged",
-    ]
 
 
 def test_a_target_that_never_answers_is_ended_and_the_others_are_metered(

@@ -137,11 +137,6 @@ def test_a_line_that_rules_made_of_several_names_is_refused_with_the_line_to_men
             'kafka_server_quota_request_time{resource="Request",principal="alice"}',
             "no label of it is known to be a user or client-id. Fix: --map LABEL=user --map LABEL=client_id",
         ),
-        (
-            'redpanda_kafka_quotas_client_quota_throughput_by_entity{redpanda_quota_group_name="g",'
-            'redpanda_quota_type="produce_quota"}',
-            "it is of a prefix of client-ids, which kquota has no quota for",
-        ),
     ],
 )
 def test_a_quota_line_that_cannot_be_read_is_refused_with_its_reason(series: str, reason: str) -> None:
@@ -176,26 +171,6 @@ def test_names_lose_quotes_only_where_jmx_exporter_wrote_the_page() -> None:
         page = sensors.read(exporter + b"\n".join(lines) + b"\n")
         assert shown(sensors, page) == {("ANONYMOUS", name, PRODUCED): rate for name, rate in charged.items()}
         assert page.refused == refused
-
-
-def test_counters_of_redpanda_are_totals_by_shard() -> None:
-    line = 'redpanda_kafka_quotas_client_quota_throughput_by_entity{redpanda_quota_type="%s",%s} %d\n'
-    names = 'redpanda_quota_user="a%%41b",redpanda_quota_client_id="\\"x\\""'.replace("%%", "%")
-    sensors = table()
-    page = sensors.read(
-        "".join(
-            line % one
-            for one in (
-                ("produce_quota", f'shard="0",{names}', 2**41),
-                ("produce_quota", f'shard="1",{names}', 5),
-                ("fetch_quota", names, 7),
-                ("partition_mutation_quota", names, 9),
-            )
-        ).encode()
-    )
-    assert sensors.is_counted
-    assert [(one.user, one.client_id) for one in sensors.clients] == [("a%41b", '"x"')] * 3
-    assert (page.rates.tolist(), page.shown, page.refused) == ([2.0**41, 5.0, 7.0], 3, 0)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,10 +22,9 @@ from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import Conflict, PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.meter.usage_messages import (
-    COLUMN_MEASURES,
     MAX_MESSAGE_BYTES,
     Message,
-    client_columns,
+    Used,
     messages_of,
     new_client,
 )
@@ -45,12 +43,8 @@ ROWS = st.lists(st.tuples(st.integers(0, len(CLIENTS) - 1), st.integers(0, 2**62
 Row = tuple[int, int, int | None, int | None, int | None]
 
 
-def usage_of(rows: Sequence[Row]) -> pa.Table:
-    places, times_ms, *amounts = zip(*rows, strict=True)
-    usage = client_columns(CLIENTS).take(list(places)).append_column("event_time_ms", pa.array(times_ms, pa.int64()))
-    for name, values in zip(COLUMN_MEASURES, amounts, strict=True):
-        usage = usage.append_column(name, pa.array(values, pa.int64()))
-    return usage
+def usage_of(rows: Sequence[Row]) -> list[Used]:
+    return [Used(CLIENTS[at], time_ms, [amount or 0 for amount in amounts]) for at, time_ms, *amounts in rows]
 
 
 @given(ROWS.filter(bool))

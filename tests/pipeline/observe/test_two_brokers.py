@@ -18,7 +18,7 @@ from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo import process
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster, plain_sign_in
-from pipeline.demo.stock_client import StockProducer, StockWork
+from tests.integration.stock_client import StockProducer, StockWork
 from tests.pipeline.meter.jmx_exporter import agent_option
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

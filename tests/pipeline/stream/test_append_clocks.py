@@ -1,18 +1,11 @@
 """A broker whose clock is behind is known by the append times of its partitions; one that is right never is."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from threading import Event, Thread
-from typing import Any, Final
+from typing import Final
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
 
-from pipeline.clock import wall_ms
-from pipeline.cluster.access import ClusterAccess
-from pipeline.demo.broker import EmbeddedBroker
-from pipeline.stream.append_clocks import AppendClocks, clocks_text, seen_behind
+from pipeline.stream.append_clocks import AppendClocks, clocks_text
 from tests.log_messages import messages_of
 
 BEGIN_MS: Final = 1_700_000_000_000
@@ -82,39 +75,3 @@ def test_the_line_names_the_partitions_and_the_clock_to_set(
     behind_ms: dict[int, int], leaders: dict[int, int], text: str
 ) -> None:
     assert text in clocks_text(behind_ms, 2_000, leaders)
-
-
-@contextmanager
-def stamped(server: str, topic: str, behind_ms: dict[int, int]) -> Iterator[None]:
-    """Messages to partitions of a topic until the end of the block, with the append times of clocks that are behind."""
-    has_ended = Event()
-
-    def send() -> None:
-        with closing(KafkaProducer(bootstrap_servers=server)) as producer:
-            while not has_ended.wait(0.02):
-                for partition, ms in behind_ms.items():
-                    producer.send(topic, b"{}", partition=partition, timestamp_ms=wall_ms() - ms)
-
-    sender = Thread(target=send)
-    sender.start()
-    try:
-        yield
-    finally:
-        has_ended.set()
-        sender.join()
-
-
-@pytest.mark.broker
-def test_the_clocks_of_a_topic_are_seen_by_the_messages_that_come(broker: EmbeddedBroker) -> None:
-    server, topic = broker.bootstrap_servers, "clocks.seen"
-    admin: Any = KafkaAdminClient(bootstrap_servers=server)
-    with closing(admin):
-        # Senders stamp these messages: so one broker has the clocks of two.
-        configs = {"message.timestamp.type": "CreateTime"}
-        admin.create_topics({topic: {"num_partitions": 3, "replication_factor": 1, "configs": configs}})
-        admin.wait_for_topics([topic])
-    assert seen_behind(ClusterAccess(server), topic, wait_ms=200) == {}
-    with stamped(server, topic, {0: 0, 1: 15_000}):
-        seen = seen_behind(ClusterAccess(server), topic, wait_ms=4_000)
-    assert set(seen) == {0, 1}
-    assert (seen[0] < 2_000, seen[1] > 10_000) == (True, True)

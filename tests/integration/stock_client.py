@@ -1,4 +1,4 @@
-"""A stock client: plain kafka-python, and nothing of kquota. `python -m pipeline.demo.stock_client FILE`.
+"""A stock client: plain kafka-python, and nothing of kquota. `python -m tests.integration.stock_client FILE`.
 
 FILE is a JSON object with the fields of `StockWork`. One JSON line with the counters comes each second on stdout. Ends
 on SIGTERM and Ctrl-C.
@@ -6,7 +6,6 @@ on SIGTERM and Ctrl-C.
 
 import json
 import logging
-import math
 import signal
 import sys
 import time
@@ -21,12 +20,13 @@ from typing import Any, Final
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
+from pipeline.demo.clients import CLOSE_SECONDS, broker_throttle_ms, close_producer
+
 log = logging.getLogger("stock client")
 
 _REPORT_EVERY_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 600.0  # brokers may mute a client for minutes
-_CLOSE_SECONDS: Final = 1.0
 _ANSWERS_KEPT: Final = 10_000
 
 
@@ -122,10 +122,10 @@ class StockConsumer:
     def close(self) -> None:
         """Leave."""
         self._stopping.set()
-        self._thread.join(_CLOSE_SECONDS)
+        self._thread.join(CLOSE_SECONDS)
         if not self._thread.is_alive():  # it is not safe for several threads
             with suppress(KafkaError):
-                self.client.close(timeout_ms=int(_CLOSE_SECONDS * 1000))
+                self.client.close(timeout_ms=int(CLOSE_SECONDS * 1000))
 
     def _read(self) -> None:
         while not self._stopping.is_set():
@@ -136,30 +136,6 @@ class StockConsumer:
                 self._stopping.wait(_RETRY_SECONDS)
                 continue
             self.sent_bytes[0] += sum(len(record.value or b"") for records in read for record in records)
-
-
-def close_producer(producer: Any) -> None:
-    """End a producer of kafka-python and its thread. What it has not sent yet is lost; who waits for it gets an error.
-
-    `KafkaProducer.close` first waits for unsent records. If they stay unsent, because a broker is away or mutes the
-    connection, it raises and closes nothing, and does so again at the end of the process, with a traceback. So they are
-    given up first, for which kafka-python has no public way.
-    """
-    producer._sender.force_close()
-    producer._sender.join(_CLOSE_SECONDS)
-    with suppress(KafkaError):
-        producer.close(timeout=_CLOSE_SECONDS)
-
-
-def broker_throttle_ms(client: Any) -> tuple[float, float]:
-    """How long brokers made a client of kafka-python wait after a request, in ms: mean and longest of the last minute.
-
-    Its own metrics show it, from the throttle time that each answer carries.
-    """
-    metrics = client.metrics() or {}
-    found = metrics.get("producer-metrics") or metrics.get("consumer-metrics") or {}  # of all brokers together
-    mean, longest = (float(found.get(f"throttle-time-{kind}", 0.0)) for kind in ("avg", "max"))
-    return (mean if math.isfinite(mean) else 0.0, longest if math.isfinite(longest) else 0.0)
 
 
 def report(work: StockWork, running: StockProducer | StockConsumer) -> dict[str, Any]:
