@@ -28,7 +28,7 @@ from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.meter.scrape_sources import Source
+    from pipeline.meter.scrape_sources import ExporterSource
     from pipeline.meter.scrapes import NameMap
     from pipeline.settings.model import Settings
     from quota.broker_levels.writes import Change
@@ -63,13 +63,6 @@ Targets = Annotated[
     list[str] | None,
     typer.Option(help="Metrics of every broker: http://broker1:9404/metrics,… or ID=http://…; repeatable."),
 ]
-Query = Annotated[
-    str | None,
-    typer.Option(
-        help="Or a Prometheus that scrapes them: http://prometheus:9090; …?LABEL=VALUE for the series of one cluster.",
-        metavar="URL",
-    ),
-]
 Yes = Annotated[bool, typer.Option("--yes", help="Write it; without, only print what would be written.")]
 
 
@@ -77,14 +70,13 @@ def prometheus(
     *,
     source: ClusterSource,
     targets: Targets = None,
-    query: Query = None,
     name_map: Annotated[
         list[str] | None,
         typer.Option(
             "--map",
             metavar="NAME=MEANING",
             help="Another name of a metric (=produced_bytes, =fetched_bytes, =request_time) or of a label (=user, "
-            "=client_id, =resource; with --query =broker_id); repeatable.",
+            "=client_id, =resource); repeatable.",
         ),
     ] = None,
     topic: UsageTopicName = None,
@@ -97,17 +89,15 @@ def prometheus(
     10 to 12 s, so usage is up to 11 s late, sums are right to 3 %, those of bursts to 7 %. Sensors exist only under a
     quota: see kquota meter enable. A target without an answer is not charged, and after a gap at most one window is.
 
-    The broker of a target is the one on its host; where that is not clear write ID=http://…. With --query it is the one
-    on the host of the label instance, or --map LABEL=broker_id names the label with its id. Prometheus must scrape the
-    brokers every 5 s or less. One process meters all brokers of a cluster; a second one ends the first, with 4. Runs
-    until SIGTERM or Ctrl-C.
+    The broker of a target is the one on its host; where that is not clear write ID=http://…. One process meters all
+    brokers of a cluster; a second one ends the first, with 4. Runs until SIGTERM or Ctrl-C.
     """
     from pipeline.cluster.access import ClusterAccess
     from pipeline.meter.scrape_meter import ACCURACY, ScrapeMeter, scrape_metrics
     from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
     from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 
-    names, of_cluster = sources_of(targets or [], query, name_map or [])
+    names, of_cluster = sources_of(targets or [], name_map or [])
     topics = {"usage_topic": topic, "marker_topic": marker_topic}
     settings = source.settings(topics=topics, metrics={"port": metrics_port})
     set_up_logging(settings.log_level)
@@ -134,32 +124,29 @@ def prometheus(
 
 
 def sources_of(
-    targets: "Sequence[str]", query: str | None, name_map: "Sequence[str]"
-) -> "tuple[NameMap, Callable[[ClusterAccess], Sequence[Source]]]":
+    targets: "Sequence[str]", name_map: "Sequence[str]"
+) -> "tuple[NameMap, Callable[[ClusterAccess], Sequence[ExporterSource]]]":
     """The names on the pages, and what makes the sources of a cluster. Options that cannot be read are refused before.
 
     Raises:
         typer.BadParameter: A pair of `--map` is not NAME=MEANING.
-        UsageError: Not exactly one of `--targets` and `--query` is given, or an address is invalid.
+        UsageError: There is no target, or one that is no address.
     """
-    from pipeline.meter.scrape_sources import PrometheusSource, addresses, with_brokers
+    from pipeline.meter.scrape_sources import addresses, with_brokers
     from pipeline.meter.scrapes import NameMap
 
     try:
         names = NameMap.of(name_map)
     except ValueError as exc:
         raise typer.BadParameter(str(exc)) from exc
-    if bool(targets) == bool(query):
-        message = "give one of --targets and --query"
+    if not targets:
+        message = "give the metrics of every broker in --targets"
         raise UsageError(message, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
     given = addresses(targets)
-    if query:
-        PrometheusSource(query, names, [])
 
-    def of_cluster(access: "ClusterAccess") -> "Sequence[Source]":
+    def of_cluster(access: "ClusterAccess") -> "Sequence[ExporterSource]":
         with access.admin() as admin:
-            brokers = admin.describe_cluster()["brokers"]
-        return [PrometheusSource(query, names, brokers)] if query else with_brokers(given, brokers)
+            return with_brokers(given, admin.describe_cluster()["brokers"])
 
     return names, of_cluster
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.meter import Query, Targets, sources_of
+from pipeline.cli.meter import Targets, sources_of
 from pipeline.cli.options import ClusterSource, wait_until_stopped, writable
 from pipeline.cli.output import Layout, print_rows, remark, say, until_reader_goes
 from pipeline.clock import SystemClock, clock_time
@@ -35,7 +35,6 @@ _SUMMARY_ROWS: Final = 10
 def observe(
     *,
     targets: Targets = None,
-    query: Query = None,
     usage_topic: Annotated[
         str | None, typer.Option(help="Or the usage topic, which a reporter or meter fills.")
     ] = None,
@@ -60,13 +59,13 @@ def observe(
     """
     from pipeline.cluster.access import ClusterAccess
 
-    if [bool(targets), bool(query), bool(usage_topic)].count(True) != 1:
-        msg = "give one source of usage: --targets, --query or --usage-topic"
+    if bool(targets) == bool(usage_topic):
+        msg = "give one source of usage: --targets or --usage-topic"
         raise UsageError(msg, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
     access = ClusterAccess.from_settings(source.settings().kafka)
     with _without_log():
         found, progress = _watched(
-            access, _opener(access, targets or [], query, usage_topic, name_map or []), minutes * 60_000
+            access, _opener(access, targets or [], usage_topic, name_map or []), minutes * 60_000
         )
     _print_summary(found, progress, access.bootstrap_servers)
     if json_file is not None:
@@ -153,7 +152,6 @@ class _Watch:
 def _opener(
     access: "ClusterAccess",
     targets: Sequence[str],
-    query: str | None,
     usage_topic: str | None,
     name_map: Sequence[str],
 ) -> Open:
@@ -162,7 +160,7 @@ def _opener(
 
     if usage_topic is not None:
         return lambda quotas, clock: TopicSource(access, usage_topic, quotas.broker_ids, clock)
-    names, of_cluster = sources_of(targets, query, name_map)
+    names, of_cluster = sources_of(targets, name_map)
     return lambda _quotas, clock: ScrapedSource(of_cluster(access), names, clock)
 
 

@@ -1,4 +1,4 @@
-"""The meter that scrapes: asks exporters, or a Prometheus, for the quota sensors of brokers and stores usage as events.
+"""The meter that scrapes: asks exporters for the quota sensors of brokers and stores usage as events.
 
 Sources are asked in rounds, side by side, each on a thread of its own, with a deadline and a largest size. What a
 source has not answered is not known: nothing is charged for it, and one line is logged. What a round has shown is
@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from pipeline.clock import Clock, Moment
 from pipeline.command_line import command_text
-from pipeline.meter.scrape_sources import DEADLINE_MS, LONGEST_RANGE_MS, Answer, Scrape, ScrapeFailed, Shown, Source
+from pipeline.meter.scrape_sources import DEADLINE_MS, ExporterSource, Scrape, ScrapeFailed
 from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import NameMap, Page, SensorTable
 from pipeline.meter.usage_messages import Message, Used, messages_of
@@ -65,8 +65,10 @@ class Target:
     Attributes:
         trouble: Why it is not metered; "" if it is.
         unread: Why quota lines of its last page could not be read, or may be hidden; "" if all were read.
-        left_out: Why lines of its source belong to no broker; "" if all belong to one.
         is_sparse: Whether samples were further apart than the window.
+        due_ms: When it is asked again.
+        began_ms: When it was asked last.
+        scrape: The request that is under way.
     """
 
     broker_id: str
@@ -79,18 +81,15 @@ class Target:
     is_charged: bool = True
     trouble: str = ""
     unread: str = ""
-    left_out: str = ""
     is_sparse: bool = False
+    due_ms: int = 0
+    began_ms: int = 0
+    scrape: Scrape | None = None
 
     @property
     def name(self) -> str:
         """For messages."""
         return f"broker {self.broker_id} at {self.url}"
-
-    @property
-    def seen_ms(self) -> int:
-        """When its newest page was taken, on the wall clock; 0 = never."""
-        return self.seen.wall_ms if self.seen else 0
 
     def is_of_the_broker_of(self, other: "Target") -> bool:
         """Whether both pages are of one process, where they say when it was started."""
@@ -127,18 +126,6 @@ def _without_sensors(page: Page, unread: str) -> str:
     return f"it shows no quota sensors ({unread or command_text('meter', 'status', about='cluster')})"
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A source, and the request that is under way."""
-
-    source: Source
-    targets: dict[str, Target]
-    due_ms: int = 0
-    began_ms: int = 0
-    scrape: Scrape | None = None
-    left_out: str = ""
-
-
 class ScrapeMeter:
     """Scrapes and stores. One thread, and one for each request that is under way.
 
@@ -150,18 +137,14 @@ class ScrapeMeter:
 
     def __init__(
         self,
-        sources: Iterable[Source],
+        sources: Iterable[ExporterSource],
         names: NameMap,
         publisher: UsagePublisher,
         clock: Clock,
         wait: Callable[[float], bool],
         seed: int | None = None,
     ) -> None:
-        self._asked = [
-            _Asked(source, {one: Target(one, source.url, SensorTable(one, names)) for one in source.broker_ids})
-            for source in sources
-        ]
-        self.targets = [target for one in self._asked for target in one.targets.values()]
+        self.targets = [Target(*source, SensorTable(source.broker_id, names)) for source in sources]
         self._publisher = publisher
         self._messages: list[Message] = []
         self.unstored_events = 0
@@ -169,7 +152,7 @@ class ScrapeMeter:
         self._clock = clock
         self._wait = wait
         self._random = random.Random(seed)  # noqa: S311 - times, no secrets
-        self._answers: queue.SimpleQueue[tuple[_Asked, Answer | ScrapeFailed]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Target, tuple[bytes, Moment] | ScrapeFailed]] = queue.SimpleQueue()
         self._is_tried = False
         self._round_due_ms = 0
         self._store_due_ms = 0
@@ -195,24 +178,24 @@ class ScrapeMeter:
 
     def close(self) -> None:
         """End the requests that are under way, and close the publisher."""
-        for one in self._asked:
-            if one.scrape is not None:
-                one.scrape.abort()
+        for target in self.targets:
+            if target.scrape is not None:
+                target.scrape.abort()
         self._publisher.close()
 
     def step(self) -> None:
         """Begin the round that is due, charge what was answered, and store it."""
         now_ms = self._now_ms()
-        for one in self._asked:
-            if one.scrape is not None and now_ms - one.began_ms > DEADLINE_MS:
-                one.scrape.abort()
-                self._tell(one.targets.values(), f"no answer within {DEADLINE_MS // 1000} s")
+        for target in self.targets:
+            if target.scrape is not None and now_ms - target.began_ms > DEADLINE_MS:
+                target.scrape.abort()
+                self._tell(target, f"no answer within {DEADLINE_MS // 1000} s")
         if now_ms >= self._round_due_ms:
             self._round_due_ms = now_ms + round(INTERVAL_MS * self._random.uniform(0.75, 1.25))
             self._store_due_ms = now_ms + STORE_EVERY_MS
-            for one in self._asked:
-                if one.scrape is None and now_ms >= one.due_ms:
-                    self._begin(one, now_ms)
+            for target in self.targets:
+                if target.scrape is None and now_ms >= target.due_ms:
+                    self._begin(target, now_ms)
         while not self._answers.empty():
             self._answered(*self._answers.get())
         if now_ms >= self._store_due_ms or not self.is_asking:
@@ -222,69 +205,50 @@ class ScrapeMeter:
     @property
     def is_asking(self) -> bool:
         """Whether a request is under way."""
-        return any(one.scrape is not None for one in self._asked)
+        return any(target.scrape is not None for target in self.targets)
 
-    def _begin(self, one: _Asked, now_ms: int) -> None:
-        source, one.began_ms, wall_ms = one.source, now_ms, self._clock.now().wall_ms
-        seen_ms = [target.seen_ms for target in one.targets.values() if wall_ms - target.seen_ms < LONGEST_RANGE_MS]
-        scrape = one.scrape = Scrape(source.address(wall_ms, seen_ms), self._clock)
+    def _begin(self, target: Target, now_ms: int) -> None:
+        target.began_ms = now_ms
+        scrape = target.scrape = Scrape(target.url, self._clock)
 
         def run() -> None:
             try:
-                answer: Answer | ScrapeFailed = source.read(*scrape.run())
+                answer: tuple[bytes, Moment] | ScrapeFailed = scrape.run()
             except ScrapeFailed as exc:
                 answer = exc
             except Exception as exc:  # whatever one source does, the others are asked
                 answer = ScrapeFailed(f"{type(exc).__name__}: {exc}")
-            self._answers.put((one, answer))
+            self._answers.put((target, answer))
 
-        threading.Thread(target=run, name=f"scrape-{next(iter(one.targets), '')}", daemon=True).start()
+        threading.Thread(target=run, name=f"scrape-{target.broker_id}", daemon=True).start()
 
-    def _answered(self, one: _Asked, answer: Answer | ScrapeFailed) -> None:
-        one.scrape = None
-        took_ms = self._now_ms() - one.began_ms
+    def _answered(self, target: Target, answer: tuple[bytes, Moment] | ScrapeFailed) -> None:
+        target.scrape = None
+        took_ms = self._now_ms() - target.began_ms
         # Half a round before, so that the mean is right: it is asked in the first round after that.
-        one.due_ms = one.began_ms + min(10 * took_ms, LONGEST_INTERVAL_MS) - INTERVAL_MS // 2
-        for target in one.targets.values():
-            target.counts.scrapes += 1
+        target.due_ms = target.began_ms + min(10 * took_ms, LONGEST_INTERVAL_MS) - INTERVAL_MS // 2
+        target.counts.scrapes += 1
         if isinstance(answer, ScrapeFailed):
-            for target in one.targets.values():
-                target.counts.failed += 1
-            self._tell(one.targets.values(), str(answer))
-            return
-        if answer.left_out and not one.left_out:
-            logger.warning("%s: %s", one.source.url, answer.left_out)
-        one.left_out = answer.left_out
-        for target in one.targets.values():
-            target.left_out = answer.left_out
-        newest = {shown.broker_id: shown for shown in answer.pages}
-        for shown in answer.pages:
-            target = one.targets[shown.broker_id]
-            # What was used before the meter began is not its own.
-            if target.seen is not None or shown is newest[shown.broker_id]:
-                self._charge(target, shown)
-        wall_ms = self._clock.now().wall_ms
-        silent = [target for target in one.targets.values() if target.broker_id not in newest]
-        self._tell(
-            [target for target in silent if wall_ms - target.seen_ms > LONGEST_RANGE_MS],
-            f"no sample of its quota sensors in the last {LONGEST_RANGE_MS // 1000} s",
-        )
+            target.counts.failed += 1
+            self._tell(target, str(answer))
+        else:
+            self._charge(target, *answer)
 
-    def _charge(self, target: Target, shown: Shown) -> None:
-        apart_ms = shown.at.steady_ms - target.seen.steady_ms if target.seen else 0
+    def _charge(self, target: Target, text: bytes, at: Moment) -> None:
+        apart_ms = at.steady_ms - target.seen.steady_ms if target.seen else 0
         if target.seen is not None and apart_ms <= 0:
             return
-        page = target.page = target.sensors.read(shown.page)
+        page = target.page = target.sensors.read(text)
         was_unread, target.unread = target.unread, page.reason
         target.counts.sensors = page.shown
         target.counts.refused += page.refused
         before = self.targets[: self.targets.index(target)]
         twin = next((one for one in before if not one.trouble and target.is_of_the_broker_of(one)), None)
         if twin is not None:
-            self._tell([target], f"it shows the broker of {twin.url}, whose usage would be charged twice")
+            self._tell(target, f"it shows the broker of {twin.url}, whose usage would be charged twice")
             return
         was_away = bool(target.trouble)
-        self._tell([target], "" if page.shown else _without_sensors(page, target.unread))
+        self._tell(target, "" if page.shown else _without_sensors(page, target.unread))
         if page.shown and page.reason and not was_unread:
             logger.warning(
                 "%s: lines that are not charged: %d, the first is %s", target.name, page.refused, page.reason
@@ -297,17 +261,16 @@ class ScrapeMeter:
                 target.usage.window_ms // 1000,
             )
         target.is_sparse = apart_ms > target.usage.window_ms and not was_away
-        target.observe(page, shown.at)
+        target.observe(page, at)
 
-    def _tell(self, targets: Iterable[Target], trouble: str) -> None:
+    def _tell(self, target: Target, trouble: str) -> None:
         """Log what is wrong when it begins, and that it has ended."""
-        for target in targets:
-            if trouble and not target.trouble:
-                logger.warning("%s is not metered: %s", target.name, trouble)
-            elif target.trouble and not trouble:
-                text = "%s is metered again; of what was not scraped meanwhile at most one window is charged"
-                logger.info(text, target.name)
-            target.trouble = trouble
+        if trouble and not target.trouble:
+            logger.warning("%s is not metered: %s", target.name, trouble)
+        elif target.trouble and not trouble:
+            text = "%s is metered again; of what was not scraped meanwhile at most one window is charged"
+            logger.info(text, target.name)
+        target.trouble = trouble
 
     def _store(self) -> bool:
         """Store what is charged; True if nothing is left. A batch that was tried stays as it is until it is stored."""

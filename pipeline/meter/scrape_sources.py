@@ -1,36 +1,21 @@
-"""What is asked for quota sensors: the exporter of a broker, or a Prometheus that scrapes the exporters of all brokers.
-
-An exporter answers with the page of one broker, as it is now. A Prometheus is asked for all samples that it has taken
-since the last answer, with one range selector, so each has the time at which it was scraped. The samples of one broker
-and instant are a page again: the same lines, and the same reader (`pipeline.meter.scrapes`).
-"""
+"""What is asked for quota sensors: the exporter of each broker, which answers with its page as it is now."""
 
 import http.client
-import json
 import re
 import socket
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from pipeline.clock import Clock, Moment
 from pipeline.errors import UsageError
-from pipeline.meter.scrapes import OF_JMX_EXPORTER, NameMap
 
 DEADLINE_MS: Final = 10_000
 MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
 
-LONGEST_RANGE_MS: Final = 60_000
-"""A Prometheus is asked for no older samples."""
-
-_SHORTEST_RANGE_MS: Final = 15_000
 _READ_BYTES: Final = 256 * 1024
 _TARGET: Final = re.compile(r"(?:([0-9]+)=)?(https?://\S+)")
-_LABEL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_LABEL_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 # One request over HTTP.
@@ -105,24 +90,6 @@ class Scrape:
         return self._clock.now().steady_ms - self.began.steady_ms
 
 
-# Sources: what is asked, and the pages in its answer.
-
-
-class Shown(NamedTuple):
-    """The page of a broker, and when its rates were taken."""
-
-    broker_id: str
-    page: bytes
-    at: Moment
-
-
-class Answer(NamedTuple):
-    """What a source has answered: pages in the order of their times, and why something belongs to no broker, or ""."""
-
-    pages: Sequence[Shown]
-    left_out: str = ""
-
-
 # The exporters of brokers.
 
 
@@ -160,32 +127,11 @@ def addresses(given: Iterable[str]) -> list[Address]:
     return found
 
 
-def _by_host(brokers: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for broker in brokers:
-        found.setdefault(str(broker["host"]).lower(), []).append(str(broker["broker_id"]))
-    return found
-
-
-@dataclass(frozen=True)
-class ExporterSource:
+class ExporterSource(NamedTuple):
     """The exporter of one broker."""
 
     broker_id: str
     url: str
-
-    @property
-    def broker_ids(self) -> Sequence[str]:
-        """The brokers whose pages it may have."""
-        return [self.broker_id]
-
-    def address(self, _now_ms: int, _seen_ms: Sequence[int]) -> str:
-        """What to request now."""
-        return self.url
-
-    def read(self, body: bytes, at: Moment) -> Answer:
-        """The pages in an answer. May be called on any thread."""
-        return Answer([Shown(self.broker_id, body, at)])
 
 
 def with_brokers(targets: Sequence[Address], brokers: Iterable[Mapping[str, Any]]) -> list[ExporterSource]:
@@ -197,7 +143,9 @@ def with_brokers(targets: Sequence[Address], brokers: Iterable[Mapping[str, Any]
     Raises:
         UsageError: No broker, or several, have the host of a target, or two targets are one broker.
     """
-    by_host = _by_host(brokers)
+    by_host: dict[str, list[str]] = {}
+    for broker in brokers:
+        by_host.setdefault(str(broker["host"]).lower(), []).append(str(broker["broker_id"]))
     found: list[ExporterSource] = []
     for broker_id, url in targets:
         host = str(urlsplit(url).hostname)
@@ -214,98 +162,3 @@ def with_brokers(targets: Sequence[Address], brokers: Iterable[Mapping[str, Any]
             raise UsageError(message, fix if second else _ONCE)
         found.append(own)
     return found
-
-
-# A Prometheus.
-
-
-class PrometheusSource:
-    """A Prometheus that scrapes the exporters of all brokers of a cluster.
-
-    Args:
-        url: Its address. What is behind `?` are labels and values that the series must have.
-
-    Raises:
-        UsageError: It is not the address of a Prometheus.
-    """
-
-    def __init__(self, url: str, names: NameMap, brokers: Sequence[Mapping[str, Any]]) -> None:
-        self.url = url.strip()
-        self.broker_ids = [str(broker["broker_id"]) for broker in brokers]
-        self._by_host = _by_host(brokers)
-        self._names = names
-        self._address = urlsplit(self.url)
-        match, labels = _TARGET.fullmatch(self.url), dict(parse_qsl(self._address.query, keep_blank_values=True))
-        if not match or match[1] or not self._address.hostname or not all(map(_LABEL_NAME.fullmatch, labels)):
-            message = f"query {url!r} is not the address of a Prometheus"
-            raise UsageError(
-                message, "write http://HOST:PORT, or http://HOST:PORT?LABEL=VALUE for the series of one cluster"
-            )
-        series = "|".join((*names.series, OF_JMX_EXPORTER)).translate(_LABEL_ESCAPES)
-        matchers = [f'__name__=~"(?i:{series})"']
-        matchers += [f'{label}="{value.translate(_LABEL_ESCAPES)}"' for label, value in labels.items()]
-        self._selector = f"{{{','.join(matchers)}}}"
-
-    def address(self, now_ms: int, seen_ms: Sequence[int]) -> str:
-        """What to request now; `seen_ms` are the times of the newest page of each broker that has one lately."""
-        # Its clock may be another one. What was seen already is not charged again.
-        range_ms = now_ms - min(seen_ms, default=0) + 1_000
-        range_ms = min(max(range_ms, _SHORTEST_RANGE_MS), LONGEST_RANGE_MS)
-        query = urlencode({"query": f"{self._selector}[{range_ms}ms]"})
-        return self._address._replace(path=f"{self._address.path.rstrip('/')}/api/v1/query", query=query).geturl()
-
-    def read(self, body: bytes, _at: Moment) -> Answer:
-        """The pages in an answer; `ScrapeFailed` if it is none of a Prometheus. May be called on any thread."""
-        try:
-            answer = json.loads(body)
-            if answer["data"]["resultType"] != "matrix":
-                raise ValueError(answer["data"]["resultType"])
-            lines, left_out = self._lines(answer["data"]["result"])
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
-            message = "it did not answer as a Prometheus does"
-            raise ScrapeFailed(message) from exc
-        pages = [
-            Shown(broker_id, "".join(lines[broker_id, at_ms]).encode(), Moment(at_ms, at_ms))
-            for broker_id, at_ms in sorted(lines, key=lambda key: key[1])
-        ]
-        return Answer(pages, left_out)
-
-    def _lines(self, result: Sequence[Mapping[str, Any]]) -> tuple[dict[tuple[str, int], list[str]], str]:
-        """The lines of the page of each broker and instant; and why some series are of no broker."""
-        lines: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
-        of_jmx_exporter: set[tuple[str, int]] = set()
-        strays: list[str] = []
-        for series in result:
-            labels = series["metric"]
-            label = next((one for one in labels if self._names.labels.get(one.lower()) == "broker_id"), "instance")
-            value = labels.get(label, "")
-            broker_id = self._broker_of(label, value)
-            if labels["__name__"] == OF_JMX_EXPORTER:  # also of other programs, on the brokers' hosts and elsewhere
-                of_jmx_exporter |= {(str(broker_id), round(at_seconds * 1000)) for at_seconds, _ in series["values"]}
-                continue
-            if broker_id is None:
-                strays.append(f"{label}={value!r}")
-                continue
-            known = ",".join(
-                f'{name}="{text.translate(_LABEL_ESCAPES)}"'
-                for name, text in labels.items()
-                if name.lower() in self._names.labels
-            )
-            text = f"{labels['__name__']}{{{known}}}"
-            for at_seconds, rate in series["values"]:
-                lines[broker_id, round(at_seconds * 1000)].append(f"{text} {rate}\n")
-        for page in of_jmx_exporter & lines.keys():
-            lines[page].append(f"{OF_JMX_EXPORTER} 1\n")
-        fix = "Fix: --map LABEL=broker_id names the label with the broker-id, ?LABEL=VALUE the series of this cluster"
-        return lines, f"series of no broker: {len(strays)}, the first has {strays[0]}. {fix}" if strays else ""
-
-    def _broker_of(self, label: str, value: str) -> str | None:
-        if label != "instance":
-            return value if value in self.broker_ids else None
-        host, _, port = value.rpartition(":")
-        of_host = self._by_host.get((host if port.isdecimal() else value).strip("[]").lower(), [])
-        return of_host[0] if len(of_host) == 1 else None
-
-
-Source = ExporterSource | PrometheusSource
-"""What is asked."""

@@ -72,7 +72,7 @@ _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _PROCESS_START: Final = re.compile(rb"^process_start_time_seconds(?:\{.*\})? (\S+)", re.MULTILINE)
 _MAPPED: Final = {"produced_bytes": PRODUCED, "fetched_bytes": FETCHED, "request_time": REQUEST}
-_MEANINGS: Final = ("user", "client_id", "resource", "broker_id")
+_MEANINGS: Final = ("user", "client_id", "resource")
 _SEVERAL_NAMES: Final = re.compile(r", (?:user|client-id)=")
 _PLAIN: Final = re.compile(r"[\w\-%. \t]*", re.ASCII)
 _QUOTED: Final = re.compile(r'"((?:[^"*?\\\n]|\\["*?\\n])*)"')
@@ -100,7 +100,7 @@ class NameMap:
 
     Attributes:
         metrics: Name of a metric, in lower case, to what it measures.
-        labels: Name of a label, in lower case, to `user`, `client_id`, `resource` or `broker_id`.
+        labels: Name of a label, in lower case, to `user`, `client_id` or `resource`.
     """
 
     metrics: Mapping[str, int] = field(default_factory=lambda: dict(_OWN_NAMES))
@@ -112,7 +112,7 @@ class NameMap:
 
         Args:
             pairs: `METRIC=produced_bytes`, `METRIC=fetched_bytes`, `METRIC=request_time`, `LABEL=user`,
-                `LABEL=client_id`, `LABEL=resource`, `LABEL=broker_id`.
+                `LABEL=client_id`, `LABEL=resource`.
 
         Raises:
             ValueError: One of them is none of these.
@@ -130,14 +130,9 @@ class NameMap:
         return cls(metrics, labels)
 
     @property
-    def series(self) -> tuple[str, ...]:
-        """Regular expressions of the names of all lines that are looked at, in lower case."""
-        return (*map(re.escape, (*self.metrics, *_OF_RULES)), _OTHER_NAMES)
-
-    @property
     def pattern(self) -> re.Pattern[bytes]:
         """A line of a sensor: what comes before the value, and the value."""
-        names = "|".join(self.series)
+        names = "|".join((*map(re.escape, (*self.metrics, *_OF_RULES)), _OTHER_NAMES))
         return re.compile(rf"((?i:{names})(?:\{{.*\}})?)[ \t]+([^\s{{}}]+)(?:[ \t]+-?[0-9]+)?\s*".encode())
 
     def sensor_of(self, series: str, is_of_jmx_exporter: bool = False) -> Sensor | None:

@@ -20,8 +20,8 @@ from pipeline.cluster.acls import Acl
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.transactions import Mark
 from pipeline.errors import PipelineError
-from pipeline.meter import scrape_sources
 from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ScrapeMeter
+from pipeline.meter.scrape_sources import ExporterSource
 from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_messages import Message
 from pipeline.meter.usage_topic import UsagePublisher
@@ -96,7 +96,7 @@ class _Memory:
 
 
 class ScrapedSource:
-    """Usage from the quota sensors that exporters, or a Prometheus, show.
+    """Usage from the quota sensors that exporters show.
 
     Args:
         asked: As of `ScrapeMeter`.
@@ -105,7 +105,7 @@ class ScrapedSource:
     lag_ms = LONGEST_INTERVAL_MS + SECOND_MS
     is_exact = False
 
-    def __init__(self, asked: Iterable[scrape_sources.Source], names: NameMap, clock: Clock) -> None:
+    def __init__(self, asked: Iterable[ExporterSource], names: NameMap, clock: Clock) -> None:
         self._clock, self._memory = clock, _Memory()
         publisher = UsagePublisher(self._memory, "memory")
         publisher.take_over()
@@ -124,7 +124,7 @@ class ScrapedSource:
             SourceState(
                 target.name,
                 target.trouble or ("" if target.counts.scrapes else "no answer yet"),
-                target.unread or target.left_out,
+                target.unread,
             )
             for target in self._meter.targets
         ]
@@ -133,7 +133,7 @@ class ScrapedSource:
     def has_no_sensors(self) -> bool:
         """Whether brokers answer, and none shows a quota sensor, nor a line that may be of one."""
         answered = [one for one in self._meter.targets if one.counts.scrapes > one.counts.failed]
-        return bool(answered) and not any(one.counts.sensors or one.unread or one.left_out for one in answered)
+        return bool(answered) and not any(one.counts.sensors or one.unread for one in answered)
 
     def close(self) -> None:
         """Stop reading."""

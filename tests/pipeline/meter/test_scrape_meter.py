@@ -252,9 +252,7 @@ def test_targets_that_cannot_be_right_are_refused(given: str, reason: str) -> No
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ((), "give one of --targets and --query"),
-        (("--query", "http://p:9090", "--targets", "http://b1/m"), "give one of --targets and --query"),
-        (("--query", "p:9090"), "query 'p:9090' is not the address of a Prometheus"),
+        ((), "give the metrics of every broker in --targets"),
         (("--targets", "b1:9404"), "Fix: write http://HOST:PORT/metrics"),
         (("--targets", "http://b1/m", "--map", "x=y"), "'x=y' is not NAME=MEANING"),
         (("--targets", "http://b1/m"), "'kafka.bootstrap_servers', is not set"),
