@@ -146,7 +146,7 @@ def steps_left() -> bool:
 
 
 class _Stepping(Thread):
-    """Of a `Background`."""
+    """The thread of a `Background`."""
 
 
 class Background:

@@ -354,7 +354,7 @@ class _Server(uvicorn.Server):
 
 
 class _Limits(NamedTuple):
-    """Of one server. `owing` has the connections whose clients owe something, in the order in which they began to."""
+    """The limits of one server. `owing` has the connections whose clients owe something, oldest first."""
 
     connections: int
     owing: dict["_Connection", None]

@@ -19,7 +19,7 @@ from pipeline.meter.reporter import REPORTER_JAR
 
 SOURCES: Final = tuple(sorted(Path(__file__).parent.rglob("*.java")))
 JAVA_LEVEL: Final = "11"
-"""Of the class files: brokers of Kafka 3.9 run on Java 11."""
+"""The level of the class files: brokers of Kafka 3.9 run on Java 11."""
 _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)  # of an entry of a zip file
 _MANIFEST: Final = b"Manifest-Version: 1.0\r\nImplementation-Title: kquota-reporter\r\n\r\n"
 _QUICK: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

@@ -257,7 +257,7 @@ def _decision(
 
 
 def _named_by(root: str, text: str) -> "tuple[dict[str, Any] | None, bool]":
-    """The same by a text as `alice/etl`, as log lines have it, or `alice/etl@1`; names may have slashes themselves."""
+    """The row that a text as `alice/etl` or `alice/etl@1` names, as log lines have it. Names may have slashes."""
     from pipeline.tables.throttles import newest_throttle
 
     parts = text.split("/")

@@ -248,7 +248,7 @@ _REFUSED: Final[Mapping[type[Exception], Resource]] = {
 
 
 def missing_acls(admin: Any, wanted: Iterable[Acl]) -> list[Acl]:
-    """Those of `wanted` that the cluster does not allow this client, in their order.
+    """The rights among `wanted` that the cluster does not allow this client, in their order.
 
     A topic that does not exist is skipped. Of a transactional id it is only known whether it may be described. Rights
     on the cluster itself are not asked for; a refused call names them.

@@ -28,7 +28,7 @@ from pipeline.meter.reporter import reporter_jar, reporter_settings
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "CONTROLLER")
 
 FIRST_NODE_ID: Final = 1
-"""Of the node that is broker and controller."""
+"""The id of the node that is broker and controller."""
 
 CONTROLLER: Final = LISTENERS[-1]
 
@@ -278,7 +278,7 @@ class EmbeddedBroker:
 
     @property
     def cluster_id(self) -> str:
-        """Of its cluster."""
+        """The id of its cluster."""
         lines = (self.directory / "data" / "meta.properties").read_text(encoding="utf-8").splitlines()
         return dict(line.split("=", 1) for line in lines if not line.startswith("#"))["cluster.id"]
 

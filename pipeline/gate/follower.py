@@ -32,7 +32,7 @@ PROBE_TIMEOUT_MS: Final = 3_000
 REFUSAL_WAIT_MS: Final = 1_000
 
 Ends = Mapping[Any, int]
-"""Of each partition the offset after its last record."""
+"""The offset after the last record of each partition."""
 
 
 class Found(NamedTuple):
@@ -140,7 +140,7 @@ class ThrottleTopicReader:
         return (f"{type(error).__name__}: {first_line(error)}" if known is None else known.message)[:300]
 
     def as_pipeline_error(self, error: BaseException) -> PipelineError | None:
-        """The same as an error that an operator can act on; None if it is not known as one."""
+        """The error as one that an operator can act on; None if it is not known as one."""
         known = error if isinstance(error, PipelineError) else None
         return known or permission_missing(error, self._acls, self._options, self._servers)
 

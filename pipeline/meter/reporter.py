@@ -13,7 +13,7 @@ OTHERS: Final = "<others>"
 _CLASS: Final = "io.kquota.reporter.UsageReporter"
 _JMX: Final = "org.apache.kafka.common.metrics.JmxReporter"
 REPORTER_PREFIX: Final = "kquota.reporter."
-"""Of its settings in server.properties."""
+"""The beginning of its settings in server.properties."""
 
 
 def reporter_jar() -> Path:

@@ -50,7 +50,7 @@ _STEP_SECONDS: Final = 0.05
 
 @dataclass(slots=True)
 class TargetCounts:
-    """Of a target all scrapes, those without a page, the lines that could not be used, the last page's sensors."""
+    """All scrapes of a target, scrapes without a page, lines that could not be used, sensors of the last page."""
 
     scrapes: int = 0
     failed: int = 0

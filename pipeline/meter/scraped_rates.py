@@ -86,7 +86,7 @@ class ScrapedUsage:
 
     @property
     def is_settled(self) -> Flags:
-        """Of each sensor whether its rate is 0 and nothing of its usage is left to be charged, bool[n]."""
+        """Whether the rate of a sensor is 0 and nothing of its usage is left to be charged, bool[n]."""
         settled: Flags = (self._rates == 0) & (self._charged < 1)
         return settled & (self._history[0][1] == self._charged) if self._history else settled
 

@@ -277,7 +277,7 @@ class SensorTable:
 
     @property
     def places(self) -> Ints:
-        """Of each sensor what it measures, and the position of its client in `clients`, int64[n, 2]."""
+        """What each sensor measures, and the position of its client in `clients`, int64[n, 2]."""
         return np.array(self._places, np.int64).reshape(-1, 2)
 
     def read(self, page: bytes) -> Page:

@@ -288,7 +288,7 @@ class Observation:
             np.maximum.at(self._per_client[place], client, np.where(requests > 0, mean, 0))
 
     def _sensors(self) -> list[list[Sensor]]:
-        """Of each quota type the sensor of each client."""
+        """The sensor of each client, by quota type."""
         found: list[list[Sensor]] = [[] for _ in QUOTA_TYPES]
         if not self._numbers:
             return found

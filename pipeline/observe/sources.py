@@ -174,7 +174,7 @@ class TopicSource:
             raise
 
     def take(self) -> pa.Table:
-        """As of `ScrapedSource`."""
+        """The usage since the last call. See `ScrapedSource.take`."""
         found = self._consumer.poll(_POLL_MS).values()
         usage = _read([(record.value, record.timestamp) for records in found for record in records])
         now_ms = self._clock.now().steady_ms
@@ -182,7 +182,7 @@ class TopicSource:
         return usage
 
     def states(self) -> Sequence[SourceState]:
-        """As of `ScrapedSource`."""
+        """Every broker, and whether it has usage."""
         now_ms = self._clock.now().steady_ms
         return [
             SourceState(f"broker {broker_id or 'without an id'}", self._trouble(seen_ms, now_ms))
@@ -190,7 +190,7 @@ class TopicSource:
         ]
 
     def close(self) -> None:
-        """As of `ScrapedSource`."""
+        """Stop reading."""
         self._consumer.close()
 
     def _trouble(self, seen_ms: int | None, now_ms: int) -> str:

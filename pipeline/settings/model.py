@@ -222,7 +222,7 @@ class SparkSettings(Branch):
         return {key: value.get_secret_value() for key, value in self.conf.items()}
 
     def with_default_conf(self, entries: Mapping[str, str]) -> Self:
-        """The same settings with further entries of `conf`; an entry that is there already keeps its value."""
+        """These settings with further entries of `conf`; an entry that is there already keeps its value."""
         return self.model_validate({**self.model_dump(), "conf": {**entries, **self.plain_conf()}})
 
 

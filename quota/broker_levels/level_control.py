@@ -69,7 +69,7 @@ class LevelState:
         return cls(level, altered_at_ms, over_at_ms, never, np.zeros(size, np.int64), now, now)
 
     def on_brokers(self, columns: Ints) -> Self:
-        """The same entities on other brokers: for each its column until now; −1 for one that has joined."""
+        """These entities on other brokers: each broker has its column until now; −1 for one that has joined."""
         known = np.append(self.saturated_until_ms, np.full((len(self.level), 1), NEVER_MS), axis=1)
         return replace(self, saturated_until_ms=known[:, columns])
 

@@ -107,7 +107,7 @@ class EntityLevels:
         self.renumber_sensors()
 
     def hold(self, held: Sequence[tuple[EntryKey, Owned, int]]) -> None:
-        """Of keys with a row: what was written, and when that was for any reason but an edit."""
+        """What was written at keys that have a row, and when that was for any reason but an edit."""
         found = [(self._rows[key], owned, moved_at_ms) for key, owned, moved_at_ms in held if key in self._rows]
         if not found:
             return
