@@ -148,28 +148,6 @@ def test_a_throttle_holds_until_its_end_or_the_next_record(
     assert rolled.step() == {(0, "c", None): (held_ms, 1, 0)}
 
 
-def test_extensions_renewals_and_edits_are_renewals_and_a_new_decision_is_a_throttle(rolled: RolledThrottles) -> None:
-    rolled.tell("c", "throttle", 0, 5_000)
-    rolled.tell("c", "throttle", 1_000, 9_000)
-    rolled.tell("c", "throttle", 2_000, 9_000, cause="renewed")
-    rolled.tell("c", "throttle", 3_000, 1_000, cause="quota_changed")
-    rolled.tell("c", "release", 4_000)
-    assert rolled.step() == {(0, "c", None): (4_000, 1, 3)}
-    rolled.tell("c", "throttle", 5_000, 1_000, decision_id="d2")
-    rolled.tell("c", "throttle", 5_500, 1_000, decision_id="d3")
-    rolled.tell("c", "release", 6_500, decision_id="d3")
-    assert rolled.step() == {(0, "c", None): (5_500, 3, 3)}
-
-
-def test_the_owner_is_that_of_the_quotas_behind_each_record(rolled: RolledThrottles) -> None:
-    one, two = rolled.owned_by("one"), rolled.owned_by("two")
-    rolled.tell("c", "throttle", 0, 5_000, quota_version=one)
-    rolled.tell("c", "throttle", 5_000, 5_000, cause="renewed", quota_version=two)
-    rolled.tell("c", "release", 8_000, quota_version=two)
-    rolled.tell("d", "throttle", 0, 1_000, quota_version=two + 1)
-    assert rolled.step() == {(0, "c", "one"): (5_000, 1, 0), (0, "c", "two"): (3_000, 0, 1), (0, "d", None): (0, 1, 0)}
-
-
 def test_clients_of_one_name_at_two_brokers_are_two(rolled: RolledThrottles) -> None:
     rolled.tell("c", "throttle", 0, 5_000, broker_id="1")
     rolled.tell("c", "throttle", 1_000, 5_000, broker_id="2")
