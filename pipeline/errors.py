@@ -110,9 +110,9 @@ class MessageTooLarge(PipelineError):
 class MasterUnreachable(Unreachable):
     """No master of the Spark cluster answers."""
 
-    def __init__(self, master: str, cause: str) -> None:
+    def __init__(self, master: str) -> None:
         fix = "start it, or name the address that its log gives (Starting Spark master at …) in 'spark.master'"
-        super().__init__(f"no Spark master answers at {master}: {cause}", fix)
+        super().__init__(f"no Spark master at {master} has taken this application within a minute", fix)
 
 
 class QueryFailed(PipelineError):

@@ -102,7 +102,7 @@ def run(
             carry(variable, given)
     set_up_logging(settings.log_level)
     refuse_without_connectors()
-    with SparkStarter(settings, waits=not no_wait) as starter:  # what is imported now is imported while the JVM starts
+    with SparkStarter(settings) as starter:  # what is imported now is imported while the JVM starts
         from pipeline.job.job import Job
         from pipeline.job.metrics import Listeners, job_metrics
         from pipeline.job.take_over import refuse_state_on_one_node

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain, repeat
 from threading import Event
 from time import perf_counter
 from typing import Final
@@ -28,12 +29,12 @@ from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners
 from pipeline.job.status import Heartbeat
 from pipeline.settings.model import Settings
-from pipeline.stream.executors import when_it_answers
 from pipeline.stream.session import SparkStarter
 
 log = logging.getLogger(__name__)
 
 _RESTART_SECONDS = (0.5, 1, 2, 4, 8, 16, 30)
+_RETRY_SECONDS = (1, 2, 4, 8, 16, 30)
 _HEALTHY_AFTER_SECONDS = 60
 _POLL_SECONDS = 0.2
 _OUTSIDE_IN_JAVA: Final = re.compile(
@@ -89,13 +90,22 @@ class Job:
                 return
             if starter is None:
                 # After the cheap checks: what they refuse is reported at once, not when Spark has started.
-                starter = SparkStarter(self._settings, self._waits)
+                starter = SparkStarter(self._settings)
                 stack.enter_context(starter)
             self._run_with_restarts(place, starter)
 
     def _reached_place(self, access: ClusterAccess) -> Place | None:
         """The place, as soon as the cluster answers: tried again without end. None if asked to stop meanwhile."""
-        return when_it_answers(lambda: self._place(access), ClusterUnreachable, self._stopping, self._waits)
+        for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
+            try:
+                return self._place(access)
+            except ClusterUnreachable as exc:
+                if not self._waits:
+                    raise
+                log.warning("%s; next try in %g s", exc, rest_seconds)
+            if self._stopping.wait(rest_seconds):
+                break
+        return None
 
     def _place(self, access: ClusterAccess) -> Place:
         with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
@@ -223,7 +233,7 @@ class ClockSetBack(PipelineError):
 def _may_be_tried_again(failure: BaseException) -> bool:
     """Not when another driver has taken over, nor when settings or data forbid it: those do not pass by waiting.
 
-    Nor when there is no session and waiting for one is not wanted.
+    Nor when no Spark master has answered, as there is no session then.
     """
     is_refused = isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5}
     return not (is_refused or isinstance(failure, MasterUnreachable))

@@ -1,24 +1,18 @@
-"""The executors of a Spark cluster: waiting for the master, watching executors, temporary files, our package."""
+"""The executors of a Spark cluster: watching them, our package for them, and a start without a master."""
 
 import atexit
 import logging
 import re
 import shutil
-import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from itertools import chain, repeat
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from uuid import uuid4
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from filelock import FileLock, Timeout
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -27,7 +21,7 @@ import pipeline
 import purgatory
 import quota
 import schemas
-from pipeline.errors import MasterUnreachable, PipelineError, first_line
+from pipeline.errors import MasterUnreachable
 from pipeline.process import Background
 
 if TYPE_CHECKING:
@@ -202,76 +196,11 @@ def _are_wanted(scala: Any) -> bool:
 
 Made = TypeVar("Made")
 
-_STANDALONE: Final = re.compile(r"spark://(.+)")
-_PLACE: Final = re.compile(r"\[?(?P<host>.+?)\]?:(?P<port>\d+)")
-_RETRY_SECONDS: Final = (1, 2, 4, 8, 16, 30)
-_CONNECT_SECONDS: Final = 3.0
 _STOPPED: Final = "stopped SparkContext"
 
 
-def when_master_answers(master: str, make: Callable[[], Made], given_up: Event, waits: bool = True) -> Made:
-    """Make a session as soon as the master answers; `PipelineError` if given up before.
-
-    Spark itself tries for a minute, writes stack traces, and then leaves a stopped context behind. A master that is not
-    `spark://host:port` is not waited for.
-    """
-    places = _places(master)
-
-    def made() -> Made:
-        if not places:
-            return make()
-        _refuse_silent(master, places)
-        return _made(master, make)
-
-    session = when_it_answers(made, MasterUnreachable, given_up, waits)
-    if session is None:
-        message = "the job stopped while Spark was starting"
-        raise PipelineError(message, "start it again")
-    return session
-
-
-def when_it_answers(
-    reach: Callable[[], Made], away: type[PipelineError], given_up: Event, waits: bool = True
-) -> Made | None:
-    """What is reached, as soon as it answers; tried again without end, with a line in the log for each try.
-
-    * `waits`: Whether to wait; if not, the first failure is raised.
-
-    Returns:
-        None if `given_up` was set meanwhile.
-    """
-    for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
-        try:
-            return reach()
-        except away as exc:
-            if not waits:
-                raise
-            log.warning("%s; next try in %g s", exc, rest_seconds)
-        if given_up.wait(rest_seconds):
-            break
-    return None
-
-
-def _places(master: str) -> list[tuple[str, int]]:
-    """Host and port of each master, as there may be spare ones; none if Spark has to judge the address itself."""
-    found = _STANDALONE.fullmatch(master)
-    matches = [_PLACE.fullmatch(place) for place in found[1].split(",")] if found else []
-    return [(match["host"], int(match["port"])) for match in matches if match]
-
-
-def _refuse_silent(master: str, places: Sequence[tuple[str, int]]) -> None:
-    causes = []
-    for host, port in places:
-        try:
-            socket.create_connection((host, port), _CONNECT_SECONDS).close()
-        except (OSError, OverflowError) as exc:
-            causes.append(f"{host}:{port}: {first_line(exc)}")
-        else:
-            return
-    raise MasterUnreachable(master, "; ".join(causes))
-
-
-def _made(master: str, make: Callable[[], Made]) -> Made:
+def made_at(master: str, make: Callable[[], Made]) -> Made:
+    """Make a session. Spark tries for a minute, and then leaves a stopped context: that is `MasterUnreachable`."""
     try:
         return make()
     except (Py4JJavaError, PySparkException) as exc:
@@ -281,54 +210,7 @@ def _made(master: str, make: Callable[[], Made]) -> Made:
         with suppress(Py4JError, OSError):
             if context is not None:
                 context.stop()
-        raise MasterUnreachable(master, "something listens there, and took no application within a minute") from exc
-
-
-_PREFIX: Final = "kquota-spark-"
-_LOCK: Final = ".lock"
-
-
-@cache
-def scratch_folder() -> Path:
-    """Where Spark's JVM keeps temporary files, below `TMPDIR`: copies of jars, shuffled blocks, unpacked libraries.
-
-    It is made at the first call, and removed when the process ends. The JVM removes its files when it ends, not when
-    it is killed: each kill −9 would leave 22 MB. The first call removes what killed processes have left.
-    """
-    parent = Path(tempfile.gettempdir())
-    remove_left_behind(parent)
-    folder = parent / f"{_PREFIX}{uuid4().hex}"
-    # Locked before it is made: a folder without a lock counts as left behind.
-    lock = FileLock(folder.with_suffix(_LOCK))
-    lock.acquire()
-    folder.mkdir(mode=0o700)
-    atexit.register(_remove, folder, lock)
-    return folder
-
-
-def remove_left_behind(parent: Path) -> int:
-    """Remove the scratch folders of processes that have ended in any way; returns how many were removed.
-
-    The operating system has released the locks of those processes. A folder that cannot be removed, for example one
-    of another user, is left alone.
-    """
-    removed = 0
-    for path in parent.glob(f"{_PREFIX}*{_LOCK}"):
-        lock = FileLock(path)
-        try:
-            lock.acquire(timeout=0)
-        except (Timeout, OSError):
-            continue
-        _remove(path.with_suffix(""), lock)
-        removed += 1
-    return removed
-
-
-def _remove(folder: Path, lock: FileLock) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if not folder.exists():
-        Path(lock.lock_file).unlink(missing_ok=True)
-    lock.release()
+        raise MasterUnreachable(master) from exc
 
 
 NEEDED_TO_READ: Final = ("msgspec", "numpy", "pyarrow", "pydantic")
@@ -342,7 +224,9 @@ def ship_package(session: "SparkSession") -> None:
     Spark hands out the file itself, also to executors that come later; it stays until the process ends.
     """
     if not str(session.sparkContext.master).startswith("local"):
-        session.sparkContext.addPyFile(str(zip_package(scratch_folder())))
+        folder = Path(tempfile.mkdtemp(prefix="kquota-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        session.sparkContext.addPyFile(str(zip_package(folder)))
 
 
 def zip_package(folder: Path) -> Path:

@@ -12,29 +12,32 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, UsageError
 from pipeline.jvm.jars import pyspark_jars_folder, spark_jars
 from pipeline.jvm.java import archive_options, find_java
 from pipeline.settings.model import Settings, SparkSettings
-from pipeline.stream.executors import ExecutorWatch, scratch_folder, ship_package, when_master_answers
+from pipeline.stream.collect import collect_on_driver
+from pipeline.stream.executors import ExecutorWatch, made_at, ship_package
+from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, has_scheme, scheme_of
 
-# Whatever else is imported, Spark's JVM starts meanwhile.
-if TYPE_CHECKING:
-    from pipeline.stream.usage_columns import ReadingRules
-
 _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-_MEBIBYTES_OF_HEAP: Final = re.compile(r"(\d+)([mg])b?$")
-_LEAST_YOUNG_MIB: Final = 112
-_FIRST_OLD_MIB: Final = 56
+# G1, the usual one, needs concurrent threads and takes the whole heap when the machine is busy. The young generation
+# keeps the garbage of a micro-batch out of the old one, and its survivor spaces the messages of a usual batch: left to
+# the JVM they shrink, and the old generation grows with every batch of a backlog.
+_COLLECTOR: Final = (
+    *("-XX:+UseParallelGC", "-Xms168m", "-Xmn112m"),
+    *("-XX:SurvivorRatio=2", "-XX:-UseAdaptiveSizePolicy", "-XX:MaxTenuringThreshold=6"),
+)
 _LEAST_HEAP_MIB: Final = 512
 _HEAP_MIB_PER_CORE: Final = 64
 _CORES_OF_LEAST_HEAP: Final = 4
@@ -46,14 +49,11 @@ MERGED: Final = (_OPTIONS, _CLASS_PATH, _JARS)
 """Settings in which the operator's own value is added to ours."""
 
 
-def jvm_settings(
-    spark: SparkSettings, jars: Sequence[Path], *, starts_local: bool, scratch: Path | None
-) -> dict[str, str]:
+def jvm_settings(spark: SparkSettings, jars: Sequence[Path], *, starts_local: bool) -> dict[str, str]:
     """The settings of the driver's JVM, the operator's own included.
 
     * `starts_local`: Whether the session starts a JVM in which everything runs. Then the jars are on its class path,
       and need not be copied to executors.
-    * `scratch`: Where the JVM keeps temporary files; None leaves that to it.
     """
     conf = spark.plain_conf()
     settings = {"spark.driver.memory": heap_of(spark)}
@@ -63,13 +63,10 @@ def jvm_settings(
             settings[key] = separator.join(found)
     # -Xss4m: when a batch is interrupted, Spark matches a regular expression against the Python traceback. That
     # overflows the default thread stack and kills the stream's thread.
-    # The default of the code cache is 240 MB; what is in use takes 50.
-    options = ["-Xss4m", "-XX:ReservedCodeCacheSize=64m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
-    if scratch is not None:
-        options.append(f'"-Djava.io.tmpdir={scratch}"')
+    options = ["-Xss4m", f'"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"']
     own = conf.get(_OPTIONS, "")
     if not _CHOICE_OF_COLLECTOR.search(own):  # the JVM refuses two
-        options += _collector(settings["spark.driver.memory"])
+        options += _COLLECTOR
     if starts_local:
         # The optimizing compiler takes a tenth of a core for minutes, 100 MB, and half of a start on two cores. It
         # gains a fifth on a large backlog of objects, nothing on small batches. `-XX:TieredStopAtLevel=4` allows it.
@@ -79,22 +76,6 @@ def jvm_settings(
         options += archive_options(Path(os.environ.get("JAVA_HOME", "")), [*own_jars, *class_path])
     settings[_OPTIONS] = " ".join([*options, *([own] if own else ())])
     return settings
-
-
-def _collector(heap: str) -> list[str]:
-    """The options of a collector that takes little of the heap until it is needed.
-
-    The young generation keeps the garbage of a micro-batch out of the old one. With half of it the collector takes
-    twice the time, and the JVM as much memory. Its survivor spaces hold the messages of a usual batch. If the JVM sizes
-    them, they shrink, and the old generation grows with every batch of a backlog: by 250 MB until it is collected. G1
-    needs 30 MB of its own, concurrent threads and barriers, and takes the whole heap when the machine is busy.
-    """
-    found = _MEBIBYTES_OF_HEAP.match(heap.lower())
-    young = max((int(found[1]) * (1024 if found[2] == "g" else 1) if found else 0) // 9, _LEAST_YOUNG_MIB)
-    return [
-        *("-XX:+UseParallelGC", f"-Xms{young + _FIRST_OLD_MIB}m", f"-XX:NewSize={young}m", f"-XX:MaxNewSize={young}m"),
-        *("-XX:SurvivorRatio=2", "-XX:-UseAdaptiveSizePolicy", "-XX:MaxTenuringThreshold=6"),
-    ]
 
 
 def heap_of(spark: SparkSettings) -> str:
@@ -220,14 +201,13 @@ def build_spark_session(
         master = "local[*]"
     if master is not None and master.startswith("local"):
         _prepare_local_process()
-    is_first = starts_a_jvm()
-    starts_local = is_first and master is not None and master.startswith("local")
+    starts_local = starts_a_jvm() and master is not None and master.startswith("local")
     settings = _session_conf(spark, checkpoint_is_local)
     if starts_local and jars:
         settings.setdefault("spark.hadoop.fs.file.impl", _LOCAL_FILE_SYSTEM)
     # What was submitted is given to executors already; named again, it would be sent twice.
     jars = () if submitted_jars() else jars
-    settings |= jvm_settings(spark, jars, starts_local=starts_local, scratch=scratch_folder() if is_first else None)
+    settings |= jvm_settings(spark, jars, starts_local=starts_local)
     settings = {"spark.app.name": app_name, **({"spark.master": master} if master else {}), **settings}
     builder = SparkSession.builder
     for key, value in settings.items():
@@ -248,19 +228,13 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        # The collector takes more heap before it clears the old generation. That takes 0.2 s, and some 100 MB less.
-        "spark.cleaner.periodicGC.interval": "2min",
         # The plan is small and always the same: planning it again after each stage costs 30 ms and changes nothing.
         "spark.sql.adaptive.enabled": "false",
-        # Spark describes every execution for its UI, even if that is off. This is the short form.
-        "spark.sql.ui.explainMode": "simple",
         # Spark keeps a thousand jobs, stages, plans and tasks for its UI: they would fill a small heap within minutes.
         "spark.sql.ui.retainedExecutions": "10",
         "spark.ui.retainedJobs": "10",
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "100",
-        "spark.ui.liveUpdate.period": "-1",  # that UI is off
         # By default a stop waits for ever for a batch that does not react to the interrupt.
         "spark.sql.streaming.stopTimeout": "30s",
         # Named sources, so that topics can be added later. This cannot be switched on for an existing checkpoint.
@@ -305,44 +279,32 @@ def refuse_spark_connect(spark: SparkSettings) -> None:
 def _prepare_local_process() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise a host name that does not resolve is fatal
-    # Otherwise glibc gives the JVM's many threads eight arenas per core, and none of them ever shrinks.
-    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 
 
-JOB_GROUP: Final = "kquota-warm-up"
-"""Spark's name for these runs; they are cancelled by it."""
-_ROWS: Final = 2_000
-_RUNS: Final = 2
+WARM_UP: Final = "kquota-warm-up"
+"""Spark's name for this run; it is cancelled by it."""
+_WARM_UP_ROWS: Final = 2_000
 
 
-def warm_up(session: SparkSession, rules: "ReadingRules", wanted: Event) -> None:
-    """Read a small batch of made-up messages some times, until the session is wanted; what has begun is finished.
+def warm_up(session: SparkSession, rules: ReadingRules) -> None:
+    """Read a small batch of made-up messages.
 
     The first run of the job's plan takes a second or more: the JVM loads classes and compiles generated code. That time
     is used while the job reads its tables. Large batches are left out: Python's start on the executors costs them a
     second, and a young job memory.
     """
-    if wanted.is_set():
-        return  # to make the messages takes most of a second, too
-    from pyspark.sql import functions as F  # noqa: PLC0415
-
-    from pipeline.stream.collect import collect_on_driver  # noqa: PLC0415
-
-    session.sparkContext.setJobGroup(JOB_GROUP, "first run of the plan", interruptOnCancel=True)
+    session.sparkContext.setJobGroup(WARM_UP, "first run of the plan", interruptOnCancel=True)
     number = F.col("id")
     message = F.concat(
         F.lit('{"event_time_ms":1,"user":"u'), number % 100, F.lit('","client_id":"c","produced_bytes":1}')
     )
-    raw = session.range(_ROWS).select(
+    raw = session.range(_WARM_UP_ROWS).select(
         message.cast("binary").alias("value"),
         F.lit(0).alias("partition"),
         number.alias("offset"),
         F.timestamp_millis(F.lit(1_000)).alias("timestamp"),
     )
-    for _ in range(_RUNS):
-        if wanted.is_set():
-            return
-        collect_on_driver(raw, rules, _ROWS)
+    collect_on_driver(raw, rules, _WARM_UP_ROWS)
 
 
 _POLL_SECONDS: Final = 0.1
@@ -357,20 +319,17 @@ class SparkStarter:
 
     Args:
         settings: Of the job; what Spark needs to reach a checkpoint in a store is added.
-        waits: Whether a master that does not answer is waited for; if not, `session` raises `MasterUnreachable`.
 
     Attributes:
         warms_up: Set when there is a session; `session` returns it at once, or after a run of the warm-up.
     """
 
-    def __init__(self, settings: Settings, waits: bool = True) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._spark = with_store(settings)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
         self._session: Future[SparkSession] | None = None
         self._starts_jvm = False
-        self._waits = waits
-        self._given_up = Event()
         self._wanted = Event()
         self._watch = ExecutorWatch()
         self.warms_up = Event()
@@ -384,12 +343,11 @@ class SparkStarter:
 
         def start() -> SparkSession:
             build = partial(build_spark_session, self._spark, jars, is_local)
-            session = when_master_answers(self._spark.master or "", build, self._given_up, self._waits)
+            session = made_at(self._spark.master or "", build)
             ship_package(session)
             self.warms_up.set()
-            from pipeline.stream.usage_columns import ReadingRules  # noqa: PLC0415
-
-            warm_up(session, ReadingRules.from_settings(self._settings), self._wanted)
+            if not self._wanted.is_set():
+                warm_up(session, ReadingRules.from_settings(self._settings))
             return session
 
         self._session = self._pool.submit(start)
@@ -398,7 +356,7 @@ class SparkStarter:
         return self
 
     def session(self) -> SparkSession:
-        """Wait for the session, and end its warm-up. An error of its start is raised here."""
+        """Wait for the session and its warm-up; one that has not begun is left out. An error of its start is raised."""
         return self._begun().result()
 
     def session_unless(self, given_up: Event) -> SparkSession | None:
@@ -412,7 +370,6 @@ class SparkStarter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._given_up.set()
         self._watch.__exit__()
         session = self._session
         if session is not None and not session.cancel():
@@ -440,7 +397,7 @@ class SparkStarter:
                 process.kill()
             elif self.warms_up.is_set():
                 with suppress(Py4JError, OSError):
-                    SparkContext.getOrCreate().cancelJobGroup(JOB_GROUP)
+                    SparkContext.getOrCreate().cancelJobGroup(WARM_UP)
             wait([session], _POLL_SECONDS)
 
     def jvm_ended(self) -> PipelineError | None:

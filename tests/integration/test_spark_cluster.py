@@ -10,6 +10,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from tests.faults.rig import rig
 from tests.spark_cluster.rounds import TABLES, on_cluster, play_kills, play_same
 from tests.spark_cluster.standalone import StandaloneCluster, standalone_cluster
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
@@ -41,22 +42,27 @@ def test_workers_killed_under_load_cost_nothing_and_are_told_in_plain_words(
     assert killed.foreign == []
 
 
-def test_a_job_waits_for_a_master_and_then_for_executors_and_says_both(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    cluster = StandaloneCluster(tmp_path / "spark", memory="1g")
-    with rig("waiting", tmp_path, broker.bootstrap_servers, None, **on_cluster(cluster)) as rigged:
-        job = rigged.job
-        try:
-            rigged.begin_load(23)
-            rigged.start(wait=False)
-            job.wait_for_line(f"no Spark master answers at {cluster.master}: 127.0.0.1:{cluster.port}: ")
-            cluster.start(0)
-            job.wait_for_line(f"no executor from {cluster.master} for")
-            cluster.add_worker()
-            job.wait_for_line(f"1 executor at {cluster.master}; new: 0 at 127.0.0.1")
-            job.wait_for_line("batch_id=")
-            assert job.stop() == 0
-        finally:
-            cluster.close()
+def test_a_job_without_a_master_says_so_and_ends_with_6(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    cluster = StandaloneCluster(tmp_path / "spark")
+    with rig("alone", tmp_path, broker.bootstrap_servers, None, **on_cluster(cluster)) as rigged:
+        rigged.start(wait=False)
+        rigged.job.wait_for_line(f"no Spark master at {cluster.master} has taken this application")
+        assert rigged.job.process is not None
+        assert rigged.job.process.wait(PATIENCE_SECONDS) == 6
+
+
+def test_a_job_waits_for_executors_and_says_so(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with (
+        standalone_cluster(tmp_path / "spark", workers=0) as cluster,
+        rig("waiting", tmp_path, broker.bootstrap_servers, None, **on_cluster(cluster)) as rigged,
+    ):
+        rigged.begin_load(23)
+        rigged.start(wait=False)
+        rigged.job.wait_for_line(f"no executor from {cluster.master} for")
+        cluster.add_worker()
+        rigged.job.wait_for_line(f"1 executor at {cluster.master}; new: 0 at 127.0.0.1")
+        rigged.job.wait_for_line("batch_id=")
+        assert rigged.job.stop() == 0
 
 
 def test_a_job_that_waits_for_executors_ends_at_once_when_asked_to(broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -161,13 +161,13 @@ def test_a_job_that_gives_up_ends_with_the_error_that_says_what_to_do(tmp_path: 
 def test_a_cluster_that_does_not_answer_is_waited_for_without_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.stream.executors._RETRY_SECONDS", (0.01,))
+    monkeypatch.setattr("pipeline.job.job._RETRY_SECONDS", (0.01,))
     job = nowhere(tmp_path)
     waiting = Thread(target=job.run)
     waiting.start()
 
     def tries() -> list[str]:
-        return [line for line in messages_of(caplog, "pipeline.stream.executors") if "next try in" in line]
+        return [line for line in messages_of(caplog, "pipeline.job.job") if "next try in" in line]
 
     wait_until(lambda: len(tries()) >= 3 or not waiting.is_alive(), "three tries")
     assert waiting.is_alive()

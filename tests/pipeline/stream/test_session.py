@@ -5,11 +5,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipeline.errors import UsageError
+from pipeline.errors import MasterUnreachable, UsageError
 from pipeline.settings.model import SparkSettings
-from pipeline.stream.session import build_spark_session, heap_of, jvm_settings
+from pipeline.stream.executors import made_at
+from pipeline.stream.session import WARM_UP, build_spark_session, heap_of, jvm_settings, warm_up
+from tests.pipeline.stream.messages import RULES
 
 
 @pytest.mark.parametrize("variable", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
@@ -41,7 +46,6 @@ def test_the_session_has_the_settings_the_stream_relies_on(spark: SparkSession) 
     wanted = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(len(os.sched_getaffinity(0))),
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.stopTimeout": "30s",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.ui.enabled": "false",
@@ -61,21 +65,27 @@ def test_the_heap_grows_with_the_cores(cores: int, heap: str, monkeypatch: pytes
     assert heap_of(SparkSettings.model_validate({"conf": {"spark.driver.memory": "3g"}})) == "3g"
 
 
-@pytest.mark.parametrize(
-    ("memory", "young"), [("512m", "112m"), ("1280m", "142m"), ("2g", "227m"), ("2GB", "227m"), ("2147483648", "112m")]
-)
-def test_the_young_generation_grows_with_the_heap(memory: str, young: str) -> None:
-    spark = SparkSettings.model_validate({"conf": {"spark.driver.memory": memory}})
-    options = jvm_settings(spark, [], starts_local=False, scratch=None)["spark.driver.extraJavaOptions"].split()
-    assert f"-XX:MaxNewSize={young}" in options
-
-
 def test_the_operators_collector_replaces_ours() -> None:
     spark = SparkSettings.model_validate({"conf": {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}})
-    options = jvm_settings(spark, [], starts_local=False, scratch=None)["spark.driver.extraJavaOptions"]
+    options = jvm_settings(spark, [], starts_local=False)["spark.driver.extraJavaOptions"]
     assert "UseParallelGC" not in options
-    assert "NewSize" not in options
+    assert "-Xmn" not in options
     assert "UseG1GC" in options
+
+
+@pytest.mark.parametrize(
+    ("text", "known"), [("Cannot call methods on a stopped SparkContext.", MasterUnreachable), ("no", Py4JError)]
+)
+def test_a_context_that_has_stopped_at_its_start_is_that_of_a_master_that_does_not_answer(
+    text: str, known: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # that of the other tests goes on
+
+    def fail() -> None:
+        raise PySparkException(text) if known is MasterUnreachable else Py4JError(text)
+
+    with pytest.raises(known):
+        made_at("spark://there:7077", fail)
 
 
 @pytest.mark.spark
@@ -86,8 +96,11 @@ def test_the_heap_is_taken_bit_by_bit(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
-def test_the_jvm_has_few_arenas(spark: SparkSession) -> None:
-    assert cast(Any, spark.sparkContext)._jvm.java.lang.System.getenv("MALLOC_ARENA_MAX") == "2"
+def test_the_warm_up_runs_the_plan_of_a_small_batch(spark: SparkSession) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    before = set(tracker.getJobIdsForGroup(WARM_UP))
+    warm_up(spark, RULES)
+    assert set(tracker.getJobIdsForGroup(WARM_UP)) - before
 
 
 @pytest.mark.spark
@@ -109,7 +122,5 @@ def test_a_session_that_runs_is_joined(spark: SparkSession) -> None:
 def test_jars_are_on_the_class_path_of_one_jvm_and_are_sent_to_executors_elsewhere(
     starts_local: bool, own: dict[str, str], expected: dict[str, str]
 ) -> None:
-    settings = jvm_settings(
-        SparkSettings(conf=own), [Path("/a.jar"), Path("/b.jar")], starts_local=starts_local, scratch=None
-    )
+    settings = jvm_settings(SparkSettings(conf=own), [Path("/a.jar"), Path("/b.jar")], starts_local=starts_local)
     assert {key: settings[key] for key in ("spark.driver.extraClassPath", "spark.jars") if key in settings} == expected
