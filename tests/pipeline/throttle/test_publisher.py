@@ -103,6 +103,16 @@ def test_a_fenced_publisher_stops_when_another_driver_has_the_tables() -> None:
         first.write(publications(violation()), FACTS, NOW.wall_ms)
 
 
+def test_a_second_driver_with_a_copy_of_the_tables_ends_the_first_once_it_has_published() -> None:
+    outbox, copied, broker = MemoryOutbox(), MemoryOutbox(), TopicBroker()
+    copied.table_id = outbox.table_id
+    first = started(outbox, MemoryTopic(broker))
+    started(copied, MemoryTopic(broker)).write(publications(violation(BOB)), FACTS, NOW)
+    first.write(publications(violation()), FACTS, NOW)
+    with pytest.raises(TransactionFenced):
+        first.catch_up(NOW)
+
+
 def test_a_pause_longer_than_the_transaction_time_out_is_not_taken_for_a_second_driver(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
