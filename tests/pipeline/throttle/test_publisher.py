@@ -107,8 +107,8 @@ def test_a_second_driver_with_a_copy_of_the_tables_ends_the_first_once_it_has_pu
     outbox, copied, broker = MemoryOutbox(), MemoryOutbox(), TopicBroker()
     copied.table_id = outbox.table_id
     first = started(outbox, MemoryTopic(broker))
-    started(copied, MemoryTopic(broker)).write(publications(violation(BOB)), FACTS, NOW)
-    first.write(publications(violation()), FACTS, NOW)
+    started(copied, MemoryTopic(broker)).write(publications(violation(BOB), violation(BOB)), FACTS, NOW.wall_ms)
+    first.write(publications(violation()), FACTS, NOW.wall_ms)
     with pytest.raises(TransactionFenced):
         first.catch_up(NOW)
 
