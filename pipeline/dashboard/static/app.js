@@ -155,11 +155,10 @@ function showBanner(banner, state, title, text) {
 
 function foot() {
   const { head } = frame;
-  const versions = Object.entries(head.versions).filter(([, version]) => version !== null);
   show(document.getElementById('foot'),
     h('span', {}, `cluster ${head.cluster || 'not known yet'}`),
     h('span', {}, `${clock(head.now_ms)} UTC`),
-    h('a', { href: '/pipeline', 'data-nav': true }, versions.length ? `Delta: ${versions.filter(([name]) => ['quotas', 'usage', 'throttle_events'].includes(name)).map(([name, version]) => `${name} v${version}`).join(', ')}` : 'no tables'));
+    h('a', { href: '/pipeline', 'data-nav': true }, head.batch_id === null ? 'no micro-batch' : `micro-batch ${head.batch_id}`));
 }
 
 function askToken() {

@@ -5,10 +5,9 @@ import { clock, count, instant, millis, when } from './format.js';
 import { ask, giveUp, loadSoon } from './net.js';
 
 const EVERY_MS = 2_000;
-const STEPS = [['usage', 'usage'], ['throttle_events', 'throttle events']];
 const OLD_MS = { usage: 5_000, batches: 5_000 };
 const COLUMNS = [['Batch', 'Number of the micro-batch'], ['Read at', 'When the job read its usage, UTC'], ['Events', 'Usage events in it'], ['Delay', 'How old its newest usage was when it was read'],
-  ['Took', 'From reading to the last commit'], ['Late', 'Events older than the windows of the rate'], ['Clamped', 'Events dated ahead, set back'], ['Ignored', 'Records without events'], ['Unreadable', 'Messages kept as dead letters'], ['Quotas', 'Version of the quota table it was decided with']];
+  ['Late', 'Events older than the windows of the rate'], ['Clamped', 'Events dated ahead, set back'], ['Ignored', 'Records without events'], ['Unreadable', 'Messages kept as dead letters'], ['Quotas', 'Version of the quota table it was decided with']];
 let place = null;
 
 export const title = () => 'Pipeline';
@@ -49,7 +48,7 @@ async function load() {
 function render(answer) {
   // The stream knows first how old the newest micro-batch is.
   const found = place.head && place.head.now_ms > answer.now_ms ? { ...answer, health: place.head.health, now_ms: place.head.now_ms } : answer;
-  show(place.main, h('h1', { class: 'hidden' }, 'Pipeline'), tiles(found), steps(found),
+  show(place.main, h('h1', { class: 'hidden' }, 'Pipeline'), tiles(found), delays(found),
     h('div', { class: 'two even', 'data-key': 'two' }, sources(found), letters(found)), batches(found));
 }
 
@@ -75,22 +74,14 @@ function tiles({ gauges, health, batches, purgatory, now_ms: now }) {
   }));
 }
 
-function steps({ batches }) {
+function delays({ batches }) {
   const rows = [...batches].reverse();
-  const most = Math.max(...rows.map((row) => row.took_ms || 0), 50);
+  const most = Math.max(...rows.map((row) => row.lag_ms), 50);
   const width = 100 / Math.max(rows.length, 1);
-  const bars = rows.flatMap((row, place) => {
-    let y = 100;
-    return STEPS.map(([name], at) => {
-      const tall = (row.steps_ms[name] || 0) / most * 100;
-      y -= tall;
-      return tall ? h('rect', { class: `s${at}`, x: (place * width).toFixed(3), y: y.toFixed(2), width: (width * 0.76).toFixed(3), height: tall.toFixed(2) }) : null;
-    });
-  });
-  return h('section', { class: 'card', 'data-key': 'steps', 'aria-labelledby': 'h-steps', 'data-testid': 'steps' },
-    h('header', {}, h('h2', { id: 'h-steps' }, 'Time per micro-batch'), h('span', { class: 'quiet' }, `the last ${rows.length}, until each commit; the longest took ${millis(most)}`),
-      h('span', { class: 'legend push' }, STEPS.map(([, text], at) => h('span', { class: `k s${at}` }, text)))),
-    rows.length ? h('div', { class: 'bars' }, h('svg', { viewBox: '0 0 100 100', preserveAspectRatio: 'none', role: 'img', 'aria-label': `Time per micro-batch; the longest of ${rows.length} took ${millis(most)}` }, bars)) : h('p', { class: 'empty' }, 'No micro-batch yet.'));
+  const bars = rows.map((row, place) => h('rect', { x: (place * width).toFixed(3), y: (100 - row.lag_ms / most * 100).toFixed(2), width: (width * 0.76).toFixed(3), height: (row.lag_ms / most * 100).toFixed(2) }));
+  return h('section', { class: 'card', 'data-key': 'delays', 'aria-labelledby': 'h-delays', 'data-testid': 'delays' },
+    h('header', {}, h('h2', { id: 'h-delays' }, 'Delay per micro-batch'), h('span', { class: 'quiet' }, `how old its newest usage was when it was read, the last ${rows.length}; the longest ${millis(most)}`)),
+    rows.length ? h('div', { class: 'bars' }, h('svg', { viewBox: '0 0 100 100', preserveAspectRatio: 'none', role: 'img', 'aria-label': `Delay per micro-batch; the longest of ${rows.length} was ${millis(most)}` }, bars)) : h('p', { class: 'empty' }, 'No micro-batch yet.'));
 }
 
 function sources({ sources: rows, now_ms: now }) {
@@ -113,6 +104,6 @@ function batches({ batches: rows, now_ms: now }) {
   return h('section', { class: 'card', 'data-key': 'batches', 'aria-labelledby': 'h-batches', 'data-testid': 'batches' },
     h('header', {}, h('h2', { id: 'h-batches' }, 'Micro-batches')),
     h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Micro-batches' }, h('table', {}, h('thead', {}, h('tr', {}, COLUMNS.map(([text, why], at) => h('th', { class: at ? 'n' : '', title: why }, h('abbr', { title: why }, text))))),
-      h('tbody', {}, rows.slice(0, 25).map((row) => h('tr', { 'data-key': `${row.query_id}-${row.batch_id}` }, h('td', { title: `time epoch ${row.time_epoch}` }, row.batch_id), h('td', { class: 'n' }, when(row.processed_at_ms, now) === clock(row.processed_at_ms) ? clock(row.processed_at_ms, true) : when(row.processed_at_ms, now)), h('td', { class: 'n' }, count(row.good_count)), h('td', { class: 'n' }, millis(row.lag_ms)), h('td', { class: 'n' }, millis(row.took_ms)),
+      h('tbody', {}, rows.slice(0, 25).map((row) => h('tr', { 'data-key': `${row.query_id}-${row.batch_id}` }, h('td', { title: `time epoch ${row.time_epoch}` }, row.batch_id), h('td', { class: 'n' }, when(row.processed_at_ms, now) === clock(row.processed_at_ms) ? clock(row.processed_at_ms, true) : when(row.processed_at_ms, now)), h('td', { class: 'n' }, count(row.good_count)), h('td', { class: 'n' }, millis(row.lag_ms)),
         [row.late_count, row.clamped_count, row.ignored_count, row.dead_count].map((value) => h('td', { class: value ? 'n' : 'n zero' }, count(value))), h('td', { class: 'n' }, `v${row.quota_version}`)))))));
 }
