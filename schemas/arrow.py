@@ -1,14 +1,11 @@
-"""The Arrow schema of a model, tables that are brought into it, and the ids of the decisions of a batch by columns."""
+"""The Arrow schema of a model, and tables that are brought into it."""
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel
 
 from schemas.columns import columns
-from schemas.decisions import DIGEST_BYTES, hasher_of_batch
 from schemas.errors import RowsDoNotFit
 
 if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
@@ -91,30 +88,3 @@ def _instants(epoch_ms: "_Values") -> "_Values":
     # In two steps: a direct cast from int64 to microseconds would take the numbers for microseconds.
     milliseconds = epoch_ms.cast(pa.int64()).cast(pa.timestamp("ms", "UTC"))
     return milliseconds.cast(pa.timestamp("us", "UTC"))
-
-
-_PARTS: Final = ("broker_id", "user", "client_id", "quota_type")
-_LENGTH_BYTES: Final = 8
-_DIGITS: Final = 2 * DIGEST_BYTES
-
-
-def decision_id_column(decisions: pa.Table, *, cluster: str, query_id: str, batch_id: int) -> "_Column":
-    """The `decision_id` of each decision of a batch, by its columns broker_id, user, client_id and quota_type."""
-    shared = hasher_of_batch(cluster, query_id, batch_id)
-    pieces = [piece for name in _PARTS for piece in _framed(decisions[name].combine_chunks())]
-    digests = []
-    for message in pc.binary_join_element_wise(*pieces, b"").to_pylist() if decisions.num_rows else ():
-        hasher = shared.copy()
-        hasher.update(message)
-        digests.append(hasher.digest())
-    offsets = np.arange(len(digests) + 1, dtype=np.int32) * _DIGITS
-    digits = b"".join(digests).hex().encode()
-    return pa.StringArray.from_buffers(len(digests), pa.py_buffer(offsets), pa.py_buffer(digits))
-
-
-def _framed(part: "_Column") -> "tuple[_Column, _Column]":
-    """The length of each name in bytes, as a big-endian number, and the name."""
-    names = part.cast(pa.binary())
-    lengths = pc.binary_length(names).to_numpy(zero_copy_only=False).astype(f">u{_LENGTH_BYTES}")
-    framed = pa.Array.from_buffers(pa.binary(_LENGTH_BYTES), len(names), [None, pa.py_buffer(lengths)])
-    return framed.cast(pa.binary()), names

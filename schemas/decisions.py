@@ -4,11 +4,12 @@ The same decision has the same id, however often its batch is run again.
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
 from schemas import columns as c
 
-DIGEST_BYTES: Final = 8
+_DIGEST_BYTES: Final = 8
 
 
 def decision_id(
@@ -20,14 +21,21 @@ def decision_id(
         16 hexadecimal digits, lower case: BLAKE2b over the parts. Each part is preceded by its length in bytes, so that
         different lists of parts never give the same bytes ("a", "bc" and "ab", "c" differ).
     """
-    hasher = hasher_of_batch(cluster, query_id, batch_id)
-    hasher.update(b"".join(map(_encoded, (broker_id, user, client_id, quota_type))))
-    return hasher.hexdigest()
+    client = broker_id, user, client_id, quota_type
+    return decision_ids([client], cluster=cluster, query_id=query_id, batch_id=batch_id)[0]
 
 
-def hasher_of_batch(cluster: str, query_id: str, batch_id: int) -> "hashlib.blake2b":
-    """The hash over the parts that all decisions of a batch share; to be copied for each."""
-    return hashlib.blake2b(_encoded(cluster) + _encoded(query_id) + _encoded(str(batch_id)), digest_size=DIGEST_BYTES)
+def decision_ids(decisions: Iterable[tuple[str, ...]], *, cluster: str, query_id: str, batch_id: int) -> list[str]:
+    """The `decision_id` of each decision of a batch, by its broker_id, user, client_id and quota_type."""
+    shared = hashlib.blake2b(
+        _encoded(cluster) + _encoded(query_id) + _encoded(str(batch_id)), digest_size=_DIGEST_BYTES
+    )
+    ids = []
+    for parts in decisions:
+        hasher = shared.copy()
+        hasher.update(b"".join(map(_encoded, parts)))
+        ids.append(hasher.hexdigest())
+    return ids
 
 
 def _encoded(part: str) -> bytes:

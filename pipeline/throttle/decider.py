@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +40,7 @@ from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import type_that_owes_most
 from quota.usage import Usage
-from schemas.arrow import decision_id_column
+from schemas.decisions import decision_ids
 
 
 @dataclass(frozen=True)
@@ -61,12 +60,15 @@ class Decided:
     def decisions(self) -> pa.Table:
         """Columns of `QuotaEngine.record` plus `decision_id`, one row per violated sensor and client."""
         rows = self._decisions.table()
-        return rows.append_column("decision_id", decision_ids(rows, self._cluster, self._evaluation))
+        return rows.append_column(
+            "decision_id", pa.array(ids_of_decisions(rows, self._cluster, self._evaluation), pa.string())
+        )
 
 
-def decision_ids(decisions: pa.Table, cluster: str, batch: Evaluation) -> "pa.Array[Any]":
+def ids_of_decisions(decisions: pa.Table, cluster: str, batch: Evaluation) -> list[str]:
     """The `decision_id` of each decision of a batch: columns broker_id, user, client_id, quota_type."""
-    return decision_id_column(decisions, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
+    rows = zip(*(decisions[name].to_pylist() for name in (*CLIENTS.names, "quota_type")), strict=True)
+    return decision_ids(rows, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
 
 
 class Decider:

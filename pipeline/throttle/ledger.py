@@ -242,9 +242,9 @@ class ThrottleLedger:
         """Their keys."""
         return self._clients.keys(clients)
 
-    def decision_ids(self, clients: Ids) -> "pa.Array[Any]":
+    def decision_ids(self, clients: Ids) -> NDArray[np.object_]:
         """The decisions that began their throttles."""
-        return pa.array(self._clients.column("decision_id", clients).tolist(), pa.string())
+        return self._clients.column("decision_id", clients)
 
     def rows(self, clients: Ids) -> pa.Table:
         """Their throttles as rows of `HELD`."""
@@ -257,7 +257,7 @@ class ThrottleLedger:
             "sensor_client_id": names_where(has_client_id, names["client_id"]),
             "bound": pa.array(throttles.bound, mask=throttles.bound == NO_BOUND),
             "level": pa.array(throttles.level, mask=throttles.level == NO_LEVEL),
-            "decision_id": self.decision_ids(clients),
+            "decision_id": pa.array(self.decision_ids(clients).tolist(), pa.string()),
             "end_ms": pa.array(throttles.end_ms),
             "due_ms": pa.array(throttles.due_ms),
         }

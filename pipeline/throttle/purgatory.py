@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
-from pipeline.throttle.decider import Decider, decision_ids
+from pipeline.throttle.decider import Decider, ids_of_decisions
 from pipeline.throttle.ledger import ThrottleLedger
 from pipeline.throttle.lifecycle import CheckResult, Running, Throttles, check, check_after_edit, violations_to_publish
 from pipeline.throttle.publisher import Publishing
@@ -228,11 +228,11 @@ class ThrottlePurgatory:
         clients, rows = clients.take(order), order.to_numpy()
         asked, running = asked.take(rows), running.take(rows)
         types = names_of(QUOTA_TYPES, asked.claims.quota_type)
-        ids = decision_ids(clients.append_column("quota_type", types), self._decider.cluster, batch)
+        decisions = clients.append_column("quota_type", types)
+        ids = np.array(ids_of_decisions(decisions, self._decider.cluster, batch), np.object_)
         # An extension keeps the decision that began the throttle.
         extends = running.is_held
-        begun_by = self._ledger.decision_ids(running.client[extends])
-        ids = pc.replace_with_mask(ids, pa.array(extends), begun_by)
+        ids[extends] = self._ledger.decision_ids(running.client[extends])
         holds, about = np.ones(len(rows), np.bool_), {"cause": "violation", "extends": pa.array(extends)}
         return Publications(asked.keys, clients, asked.claims, holds, slices_ms[rows], ids, about)
 
@@ -283,10 +283,11 @@ class ThrottlePurgatory:
             return 0
         holds = publications.holds
         clients = publications.clients if holds.all() else publications.clients.filter(pa.array(holds))
-        ids = np.array(publications.decision_ids.to_pylist(), np.object_)
         end_ms = at_ms + publications.throttle_time_ms
         keys, claims = some_of(publications.keys, holds), publications.claims.take(holds)
-        self._ledger.hold(keys, clients, claims, ids[holds], *self._times(end_ms[holds], at_ms[holds]))
+        self._ledger.hold(
+            keys, clients, claims, publications.decision_ids[holds], *self._times(end_ms[holds], at_ms[holds])
+        )
         self._ledger.drop(some_of(publications.keys, ~holds))
         self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
         return written

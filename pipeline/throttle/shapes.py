@@ -208,7 +208,7 @@ class Publications:
         claims: Why they must wait, or no longer.
         holds: A throttle; else a release.
         throttle_time_ms: Length of the slice; 0 for a release.
-        decision_ids: The decisions that began the throttles.
+        decision_ids: The decisions that began the throttles, as texts.
         about: The other columns of `PUBLICATIONS`; those that are missing are null.
     """
 
@@ -217,7 +217,7 @@ class Publications:
     claims: Claims
     holds: Flags
     throttle_time_ms: Ints
-    decision_ids: "pa.Array[Any]"
+    decision_ids: NDArray[np.object_]
     about: "dict[str, Values | str | int]"
 
     def __len__(self) -> int:
@@ -230,7 +230,7 @@ class Publications:
             "action": pc.if_else(pa.array(self.holds), "throttle", "release"),
             "throttle_time_ms": pa.array(self.throttle_time_ms),
             **_reasons_of(self.clients, self.claims),
-            "decision_id": self.decision_ids,
+            "decision_id": pa.array(self.decision_ids.tolist(), pa.string()),
             "extends": False,
             **self.about,
         }

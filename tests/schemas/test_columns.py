@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 import schemas.asyncapi
-from schemas.arrow import arrow_schema, conform, decision_id_column
+from schemas.arrow import arrow_schema, conform
 from schemas.asyncapi import MODELS, generated_files
 from schemas.columns import columns, json_schema, spark_ddl
 from schemas.decisions import decision_id
@@ -165,19 +165,3 @@ def test_different_parts_never_run_together(user: str, client_id: str, other_use
 
 def test_a_name_with_a_lone_surrogate_has_an_id() -> None:
     assert len(decision_id(**{**PARTS, "user": "\ud800"})) == 16
-
-
-COLUMNS = ("broker_id", "user", "client_id", "quota_type")
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-
-
-@given(st.lists(st.tuples(NAMES, NAMES, NAMES, NAMES), max_size=6), NAMES, st.integers(0, 2**40), st.integers(0, 3))
-def test_ids_by_columns_are_the_ids_one_by_one(
-    decisions: list[tuple[str, str, str, str]], cluster: str, batch_id: int, first: int
-) -> None:
-    batch: dict[str, Any] = {"cluster": cluster, "query_id": "q", "batch_id": batch_id}
-    rows: list[dict[str, Any]] = [dict(zip(COLUMNS, one, strict=True)) for one in decisions]
-    table = pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in COLUMNS])).slice(first)
-    ids = decision_id_column(table, **batch)
-    assert ids.type == pa.string()
-    assert ids.to_pylist() == [decision_id(**batch, **row) for row in rows[first:]]

@@ -72,7 +72,7 @@ def publications(*some: Publication) -> Publications:
         claims=claims(*(one.reason for one in some)),
         holds=np.array([one.action == "throttle" for one in some], np.bool_),
         throttle_time_ms=np.array([one.throttle_time_ms for one in some], np.int64),
-        decision_ids=pa.array([one.decision_id for one in some], pa.string()),
+        decision_ids=np.array([one.decision_id for one in some], np.object_),
         about={"cause": pa.array([one.cause for one in some], pa.string())},
     )
 

@@ -93,7 +93,7 @@ class SameThrottles(RuleBasedStateMachine):
         assert running.is_held.tolist() == [key in self.objects.held for key in KEYS]
         for key, number, is_held, end_ms in zip(KEYS, running.client, running.is_held, running.end_ms, strict=True):
             if is_held:
-                ids = self.columns.decision_ids(np.array([number])).to_pylist()
+                ids = self.columns.decision_ids(np.array([number])).tolist()
                 assert (end_ms, ids) == (self.objects.held[key].end_ms, [self.objects.held[key].decision_id])
 
 
