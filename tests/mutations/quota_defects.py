@@ -14,6 +14,36 @@ _UNITS: Final = "tests/quota/test_units.py"
 
 DEFECTS: Final = (
     Defect(
+        "a client counts as held by a quota in shadow mode",
+        "_held_until_ms",
+        ("np.where(is_enforced, until_ms[of_found], 0)", "until_ms[of_found]"),
+        "tests/quota/test_current_rates.py",
+    ),
+    Defect(
+        "what a client uses of its sensor is summed over windows that the rate has dropped",
+        "ClientUsage.rates",
+        ("np.clip(oldest, 0, self.by_window.shape[2] - 1)", "np.zeros_like(oldest)"),
+        "tests/quota/test_current_rates.py",
+    ),
+    Defect(
+        "where there are too many sensors those nearest to their bound are left out",
+        "_bounded_rows",
+        ('np.argsort(-share[first], kind="stable")', 'np.argsort(share[first], kind="stable")'),
+        "tests/quota/test_current_rates.py",
+    ),
+    Defect(
+        "a reader gives up when a file of the rates was replaced",
+        "read_rates",
+        ("if not exc.is_file_missing:", "if True:"),
+        "tests/pipeline/job/test_rates.py",
+    ),
+    Defect(
+        "rates take all the time there is",
+        "RatesTable.step",
+        ("_RESTS * took_seconds", "0 * took_seconds"),
+        "tests/pipeline/job/test_rates.py",
+    ),
+    Defect(
         "the rate of a young sensor is taken over the time it has been in use, not over N − 1 windows",
         "SampleWindows.observed",
         ("short = (self._n - 1) * self._w", "short = 0"),

@@ -56,8 +56,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "decisions about names that run together have one id",
-        "_framed",
-        ('.astype(f">u{_LENGTH_BYTES}")', '.astype(f">u{_LENGTH_BYTES}") * 0'),
+        "_encoded",
+        ('return len(text).to_bytes(8, "big") + text', "return text"),
         "tests/schemas/test_columns.py",
     ),
     Defect(

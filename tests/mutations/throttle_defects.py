@@ -16,7 +16,7 @@ DEFECTS: Final = (
     Defect(
         "an extension gets a decision of its own",
         "ThrottlePurgatory._begun",
-        ("ids = pc.replace_with_mask(ids, pa.array(extends), begun_by)", "pass"),
+        ("ids[extends] = self._ledger.decision_ids(running.client[extends])", "pass"),
         _PURGATORY,
     ),
     Defect(

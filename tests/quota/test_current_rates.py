@@ -166,6 +166,15 @@ def key(row: Row) -> tuple[Any, ...]:
     return (*(row[name] for name in names), row["clients"] is None)
 
 
+@pytest.mark.parametrize(("age_ms", "clients"), [(10_999, {"x", "y"}), (11_000, {"y"})])
+def test_a_client_counts_as_long_as_its_usage_is_in_the_rate_of_its_sensor(age_ms: int, clients: set[str]) -> None:
+    one = Lived([quota_row("a", producer_byte_rate=1000.0)])
+    one.record(one.use("a", "x", 10), after_ms=0)
+    one.record(after_ms=age_ms)
+    one.record(one.use("a", "y", 10), after_ms=0)
+    assert {row["client_id"] for row in one.current().rows.to_pylist() if row["own_rate"]} == clients
+
+
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
 def test_of_a_sensor_the_clients_that_use_the_most_have_rows_and_all_are_counted(most: int) -> None:
     one = lived([quota_row("a", producer_byte_rate=1000.0)], ("a", "x", 10), ("a", "y", 30), ("a", "z", 20))
