@@ -13,7 +13,6 @@ from pipeline.replay.usage_batches import ReplayResult, Source, recorded_outcome
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.throttle.assembly import nominal_slicing
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
 from schemas.names import ClientKey
@@ -65,9 +64,8 @@ def request(job: KeptJob, source: Source = "usage", *quotas: Timeline, **changes
     timelines = quotas or (live_timeline(job.quota_table, job.quotas, 0),)
     ends = {"since_ms": job.clock.wall_ms - 299_000, "until_ms": job.clock.wall_ms + 1_000}
     engine = changes.pop("settings", EngineSettings())
-    rule = {"settings": engine, "slicing": nominal_slicing(Settings(engine=engine))}
-    fields = {"root": job.root, "source": source, "scope": "cluster", **rule, "quotas": timelines}
-    return ReplayRequest(**{**fields, **ends, **changes})
+    about = {"root": job.root, "source": source, "scope": "cluster", "settings": Settings(engine=engine)}
+    return ReplayRequest(**{**about, **ends, "quotas": timelines, **changes})
 
 
 def always(snapshot: QuotaSnapshot) -> Timeline:

@@ -6,7 +6,7 @@ from tests.pipeline.throttle.closed_loop import MOST_RECORDS_PER_MINUTE, OVERLOA
 
 # Hours and k. `python -m bench closed_loop` runs all for an hour, with k = 1.05, whose burst lasts four minutes.
 RUNS = [
-    pytest.param((0.06, (2.0, 50.0)), id="k = 2 and 50, 0.06 h"),
+    pytest.param((0.12, (2.0, 50.0)), id="k = 2 and 50, 0.12 h"),
     pytest.param((0.12, OVERLOADS[1:4]), id="k = 1.2 to 2, 0.12 h", marks=pytest.mark.long),
 ]
 
