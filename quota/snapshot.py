@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Final, Literal, Self, cast
 
@@ -74,11 +74,6 @@ class QuotaSnapshot:
         if problems:
             raise InvalidQuotas(version, problems)
         return cls(version, tuple(quotas))
-
-    def with_shadow_enforced(self) -> Self:
-        """The same quotas, as if every shadow quota were enforced: what the shadow resolution sees."""
-        quotas = (replace(quota, mode="enforce") if quota.mode == "shadow" else quota for quota in self.quotas)
-        return replace(self, quotas=tuple(quotas))
 
 
 def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems: list[str]) -> Quota | None:

@@ -151,11 +151,6 @@ def rounded_up(value: float, quota_type: str) -> float:
     return round(steps * 10.0**place, max(-place, 0))
 
 
-def seconds_text(seconds: float) -> str:
-    """A time with one decimal and the digits in groups, rounded half up: "1,234.5 s"."""
-    return f"{_tenths(seconds) / 10:,.1f} s"
-
-
 def age_text(age_ms: float) -> str:
     """An age or a span in one or two units, cut off: "4 s", "2 min 5 s", "3 h", "2 d"; "0 s" if it is negative."""
     rest_ms = max(int(age_ms), 0)

@@ -5,7 +5,7 @@ holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.tak
 stored throttles and fences an earlier publisher.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipeline.clock import Clock
 from pipeline.settings.model import EngineSettings, Settings
@@ -65,11 +65,6 @@ def new_engine(settings: EngineSettings, scope: Scope) -> QuotaEngine:
         scope=scope,
         carry_debt=settings.carry_debt,
     )
-
-
-def nominal_slicing(settings: Settings) -> Slicing:
-    """How throttles are cut if publishing takes no time: for replays, which cannot measure it."""
-    return replace(_slicing(settings), lead_ms=_lead(settings).lead_ms)
 
 
 def _slicing(settings: Settings) -> Slicing:

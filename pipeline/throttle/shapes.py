@@ -7,7 +7,7 @@ column can be null. Checks go by arrays (`quota.decisions.Claims`, `pipeline.thr
 is published, objects for logs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -183,11 +183,6 @@ def records_of(written: pa.Table) -> Iterator[Written]:
     """The rows of a table of `WRITTEN` as objects."""
     for row in written.to_pylist():
         yield Written(publication_of(row), row["publish_seq"], row["throttled_until_ms"])
-
-
-def entities_of(keys: Sequence[ClientKey]) -> pa.Table:
-    """Clients as the engine's `entities` table, in the order given."""
-    return pa.Table.from_pylist([key._asdict() for key in keys], CLIENTS)
 
 
 def rows_of_types(answers: pa.Table, quota_types: Ints) -> pa.Table:

@@ -21,7 +21,6 @@ from quota.units import (
     parse_bound,
     rate_text,
     rounded_up,
-    seconds_text,
 )
 
 RATE = "producer_byte_rate"
@@ -184,14 +183,6 @@ def test_an_exact_text_reads_back_as_the_same_number(value: float) -> None:
 )
 def test_an_age_has_one_or_two_units(age_ms: float, text: str) -> None:
     assert age_text(age_ms) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0, "0.0 s"), (0.04, "0.0 s"), (0.05, "0.1 s"), (1_234.56, "1,234.6 s"), (1e6, "1,000,000.0 s")],
-)
-def test_a_time_is_shown_in_seconds_with_one_decimal(seconds: float, text: str) -> None:
-    assert seconds_text(seconds) == text
 
 
 @pytest.mark.parametrize(
