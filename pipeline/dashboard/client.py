@@ -20,12 +20,14 @@ from pipeline.dashboard.state import State, picked, throttled_row
 from pipeline.dashboard.verdict import protection_text, shown_as
 from pipeline.errors import PipelineError, TableMissing
 from pipeline.replay.story import on_brokers_line, on_brokers_row
+from pipeline.tables.address import table_uri
 from pipeline.tables.enforced import enforced_for
 from pipeline.tables.opening import oldest_in
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import FILTER_FIRST, column_list, largest, predicates
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.tables.rates import read_rates
+from pipeline.tables.reading import clients_seen
 from pipeline.tables.throttles import Wanted
 from pipeline.web import QueryRefused
 from quota.effective import Effective, effective, resolved
@@ -375,7 +377,7 @@ def client_document(reader: TablesReader, state: State, query: Query) -> dict[st
         **throttles,
         "shown_as": _shown_as(series["series"], bounds["bounds"], throttles),
         "seen_ms": seen_ms,
-        "alike": [] if seen_ms is not None else _alike(client, reader.clients_seen()),
+        "alike": [] if seen_ms is not None else _alike(client, clients_seen(table_uri(reader.root, "usage"))),
         "throttled": [throttled_row(row) for row in held],
         "owed": [record_row(row) for row in held],
         "levels": [row.document() for row in found.levels],
@@ -407,8 +409,9 @@ def _last_seen(reader: TablesReader, client: tuple[str, str], series: Mapping[st
         return int(used[-1])
     for table, column in (("usage", "sample_start_ms"), ("usage_by_minute", "minute_start_ms")):
         sql = f"SELECT max({column}) AS seen_ms FROM source WHERE {_names_sql(*client)}"  # noqa: S608 - quoted by us
-        if (seen_ms := reader.query(table, sql)[0]["seen_ms"]) is not None:
-            return int(seen_ms)
+        for row in reader.query(table, sql):
+            if row["seen_ms"] is not None:
+                return int(row["seen_ms"])
     return None
 
 

@@ -127,7 +127,6 @@ def encoded(document: Any) -> bytes:
 _SECONDS_SHOWN: Final = 180
 _RECENT: Final = 200
 _NEAREST: Final = 20
-_SEEN_MS: Final = 300_000
 
 
 class TablesReader:
@@ -188,7 +187,7 @@ class TablesReader:
         return self._source().at(version)
 
     def engine_settings(self) -> EngineSettings:
-        """Those of the newest batch; the defaults before it."""
+        """The engine settings of the newest batch; the defaults before the first one."""
         batch = self._found.get("batch")
         return EngineSettings() if batch is None else EngineSettings.model_validate_json(batch["engine_settings"])
 
@@ -201,18 +200,6 @@ class TablesReader:
     def opened(self, table: str) -> DeltaTable:
         """The newest version of a table; `TableMissing` without it."""
         return open_table(table_uri(self.root, table))
-
-    def clients_seen(self) -> dict[tuple[str, str], int]:
-        """Clients of the last minutes, and when each used something, in epoch ms."""
-        batch = self._found.get("batch")
-        if batch is None:
-            return {}
-        rows = self.query(
-            "usage",
-            'SELECT "user", client_id, max(sample_start_ms) AS seen_ms FROM source '  # noqa: S608 - numbers of ours
-            f"WHERE evaluated_at_ms >= {batch['evaluated_at_ms'] - _SEEN_MS} {_of_epoch(batch)}GROUP BY 1, 2",
-        )
-        return {(row["user"], row["client_id"]): row["seen_ms"] for row in rows}
 
     def shown_once(self) -> str:
         """A condition on usage: of times that the clock showed twice, because it was set back, only the second."""

@@ -22,6 +22,7 @@ from pipeline.tables.quotas.edit import alter_command
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import Rates, read_rates
+from pipeline.tables.reading import clients_seen
 from pipeline.tables.throttles import decision_with_id, newest_throttle
 from pipeline.web import QueryRefused
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
@@ -250,7 +251,7 @@ def quotas_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def clients_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
     """Clients of the last minutes, and those that a quota names: held ones first, then the nearest to their bound."""
-    seen, held = reader.clients_seen(), state.held
+    seen, held = clients_seen(table_uri(reader.root, "usage")), state.held
     shares = 'SELECT "user", client_id, max(share) AS share FROM source WHERE own_rate IS NOT NULL GROUP BY 1, 2'
     parts = {client_of(row): row["share"] for row in read_rates(reader.root, lambda rates: rates.rows(shares))}
     named = {(row["user"], row["client_id"]) for row in QuotaTable(reader.root).read().rows}

@@ -20,10 +20,12 @@ from pipeline.tables.port import Condition, Instant, TableReader, of_newest_epoc
 from pipeline.tables.queries import (
     Engine,
     answer,
+    column_list,
     column_names,
     largest,
     last_values_of_each,
     newest_instant_in,
+    predicates,
     rows_where,
     smallest,
 )
@@ -308,16 +310,23 @@ def live_clients(usage_uri: str) -> pa.Table:
     The minutes are counted back from the newest batch, so the answer is the same while the job is stopped. Rows of
     older time epochs do not count: a clock that was set back since has dated them. No rows without usage or a table.
     """
-    found = _recent(usage_uri, ["user", "client_id"], " GROUP BY 1, 2 ORDER BY 1, 2")
+    found = _recent(usage_uri, '"user", client_id', " GROUP BY 1, 2 ORDER BY 1, 2")
     return _NONE if found is None else found
+
+
+def clients_seen(usage_uri: str) -> dict[tuple[str, str], int]:
+    """The same clients, and when each last used something: the start of its newest sample window, in epoch ms."""
+    found = _recent(usage_uri, '"user", client_id, max(sample_start_ms) AS seen_ms', " GROUP BY 1, 2")
+    rows = [] if found is None else found.to_pylist()
+    return {(row["user"], row["client_id"]): row["seen_ms"] for row in rows}
 
 
 def recent_usage(usage_uri: str, columns: Sequence[str]) -> pa.Table | None:
     """The rows of `usage` of the last minutes, counted as `live_clients` does; None if there are none, or no table."""
-    return _recent(usage_uri, columns, "")
+    return _recent(usage_uri, column_list(columns), "")
 
 
-def _recent(usage_uri: str, columns: Sequence[str], grouped: str) -> pa.Table | None:
+def _recent(usage_uri: str, selected: str, grouped: str) -> pa.Table | None:
     try:
         table = open_table(usage_uri)
     except TableMissing:
@@ -326,4 +335,5 @@ def _recent(usage_uri: str, columns: Sequence[str], grouped: str) -> pa.Table | 
     if newest is None:
         return None
     since: Condition = ("sample_start_ms", ">=", newest.evaluated_at_ms - _RECENT_MS)
-    return run(table, f"{rows_where(columns, [since, *of_newest_epoch(newest.time_epoch)])}{grouped}")
+    recent = predicates([since, *of_newest_epoch(newest.time_epoch)])
+    return run(table, f"SELECT {selected} FROM source WHERE {recent}{grouped}")  # noqa: S608 - quoted by us
