@@ -25,6 +25,7 @@ from pipeline.throttle.shapes import (
     Floats,
     Ints,
     bounds_of,
+    claims_of,
     int64s,
     levels_of,
     rows_of_types,
@@ -230,15 +231,4 @@ class Decider:
         owed = self._engine.evaluate(clients, evaluated_at_ms=at_ms)
         types = type_that_owes_most(int64s(owed, "owed_ms").reshape(-1, len(QUOTA_TYPES)).T, preferred)
         figures, sensors = rows_of_types(owed, types), rows_of_types(self._engine.resolve(clients), types)
-        has_user, has_client_id = (pc.not_equal(sensors[f"sensor_{part}"], "").to_numpy() for part in CLIENTS.names[1:])
-        return Claims(
-            quota_type=types,
-            has_user=has_user,
-            has_client_id=has_client_id,
-            observed=figures["observed"].to_numpy(),
-            bound=bounds_of(figures),
-            window_ms=int64s(figures, "window_ms"),
-            tokens=figures["tokens"].to_numpy(),  # null is NaN
-            owed_ms=int64s(figures, "owed_ms"),
-            level=levels_of(sensors),
-        )
+        return claims_of(figures, sensors, types, levels_of(sensors))

@@ -70,7 +70,7 @@ class Running:
     end_ms: Ints
 
     def take(self, rows: Ids) -> "Running":
-        """Those of some of the clients."""
+        """The throttles of some of the clients."""
         return Running(self.client[rows], self.is_held[rows], self.end_ms[rows])
 
 

@@ -49,7 +49,7 @@ _RETENTION_MS = 3_600_000  # the shortest a throttle topic may have
 # While a job runs, it checks each throttle when it ends. A throttle that had ended for this long when the last record
 # was written is over.
 _LONG_OVER_MS: Final = 86_400_000
-_NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
+NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 
 
 class Outbox(Protocol):
@@ -276,7 +276,7 @@ class Publisher:
         return self._outbox.newest()
 
     def take_over(
-        self, highest_stored_seq: int, now: Moment, takes_topic: bool = False, again: pa.Table = _NO_ROWS
+        self, highest_stored_seq: int, now: Moment, takes_topic: bool = False, again: pa.Table = NO_ROWS
     ) -> None:
         """Fence an earlier publisher, and publish what is stored but not on the topic.
 
@@ -353,7 +353,7 @@ class Publisher:
         """Leave the topic; what is stored and not published goes out at the next start."""
         self._topic.close()
 
-    def _catch_up(self, now: Moment, takes_topic: bool = False, again: pa.Table = _NO_ROWS) -> None:
+    def _catch_up(self, now: Moment, takes_topic: bool = False, again: pa.Table = NO_ROWS) -> None:
         self._behind = True
         if not takes_topic:
             refuse_other_tables(self._job, self._topic.committed(), self._table_id)  # before their job is fenced
@@ -400,7 +400,7 @@ class Publisher:
         # Consumers ignore numbers they have seen, so numbers that the topic holds are not given again.
         self._next_seq = max(self._next_seq, marker.next_seq)
         if marker.next_seq >= self._next_seq:
-            return _NO_ROWS
+            return NO_ROWS
         rows = self._outbox.rows_from(marker.next_seq)
         return rows.filter(pc.greater_equal(rows["throttled_until_ms"], since_ms))
 

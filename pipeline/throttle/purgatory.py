@@ -27,7 +27,7 @@ from pipeline.throttle.shapes import (
     NO_LEVEL,
     Ints,
     Publications,
-    bounds_of,
+    claims_of,
     int64s,
     types_of,
 )
@@ -134,7 +134,8 @@ class ThrottlePurgatory:
                 log.info("took up %d running throttles", running.num_rows)
             end_ms = now.steady_ms + left_ms(running, now)
             ids = np.array(running["decision_id"].to_pylist(), np.object_)
-            clients, claims = running.select(CLIENTS.names), _claims_of_stored(running)
+            clients, no_level = running.select(CLIENTS.names), np.full(running.num_rows, NO_LEVEL, np.int64)
+            claims = claims_of(running, running, types_of(running), no_level)
             self._ledger.hold(self._decider.keys_of(clients), clients, claims, ids, *self._times(end_ms, now.steady_ms))
 
     def violated(self, violations: Asked, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
@@ -314,19 +315,3 @@ def left_ms(rows: pa.Table, now: Moment) -> Ints:
 
 def _clients_of(asked: Asked) -> pa.Table:
     return pa.Table.from_arrays([*asked.names.take(asked.rows)], schema=CLIENTS)
-
-
-def _claims_of_stored(rows: pa.Table) -> Claims:
-    """The claims of stored throttles, which have no level."""
-    has_user, has_client_id = (pc.not_equal(rows[f"sensor_{part}"], "").to_numpy() for part in CLIENTS.names[1:])
-    return Claims(
-        quota_type=types_of(rows),
-        has_user=has_user,
-        has_client_id=has_client_id,
-        observed=rows["observed"].to_numpy(),
-        bound=bounds_of(rows),
-        window_ms=int64s(rows, "window_ms"),
-        tokens=rows["tokens"].to_numpy(),  # null is NaN
-        owed_ms=int64s(rows, "owed_ms"),
-        level=np.full(rows.num_rows, NO_LEVEL, np.int64),
-    )

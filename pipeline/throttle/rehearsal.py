@@ -14,16 +14,13 @@ from pipeline.clock import Moment
 from pipeline.settings.model import Settings
 from pipeline.throttle.assembly import enforcement_of
 from pipeline.throttle.decider import Decided
+from pipeline.throttle.publisher import NO_ROWS
 from pipeline.throttle.shapes import Publications
 from quota.arrays import Ints
 from quota.engine import Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from quota.usage import Usage
-from schemas.arrow import arrow_schema
-from schemas.throttle_record import ThrottleEventRow
-
-NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 
 
 class HandSetClock:
