@@ -337,6 +337,8 @@ class QuotaEngine:
         """
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
+        if all(key[0] is not side for key in self._sensors.recording):
+            return pa.Table.from_batches([], RATES_SCHEMA)  # it has no quotas: mostly the shadow side
         columns = self._of_types(names, partial(self._used, side=side, now_ms=evaluated_at_ms))
         quota, bound, _, _, observed, _ = columns
         is_kept = (observed > 0) & (bound > 0) & np.isfinite(bound)
@@ -505,7 +507,7 @@ class QuotaEngine:
         if not self._sensors.recording or len(batch.last_ms) == 0:
             return None
         with np.errstate(over="ignore"):
-            entities, of_row = self._look_up(batch, evaluated_at_ms)
+            entities, of_row = self._sensors.look_up(batch.names, evaluated_at_ms)
             instant = BatchInstant(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms, is_old)
             groups = self._record_all(batch, of_row, instant)
             found = (
@@ -514,10 +516,6 @@ class QuotaEngine:
             )
             violations = [of_type for of_type in found if of_type is not None]
             return judge(violations, self.max_throttle_time, self.sample_window_ms) if violations else None
-
-    def _look_up(self, batch: Usage, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
-        """The entity of each row, and its sensor for each side and type that records."""
-        return self._sensors.look_up(batch.names, now_ms)
 
     def _record_all(self, batch: Usage, of_row: dict[Key, Ids], instant: BatchInstant) -> dict[Key, list[SensorGroups]]:
         """Record a batch, window by window from the oldest. Returns the sensors touched by usage that is not late."""

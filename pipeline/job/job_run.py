@@ -16,7 +16,6 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topic_ids import JobTopics, TopicIds, is_other
 from pipeline.errors import Unreachable
 from pipeline.job.metrics import Listeners, RunGauges
-from pipeline.job.rates import RatesTable
 from pipeline.job.take_over import refuse_other_messages, take_over
 from pipeline.process import Background
 from pipeline.settings.model import Settings, TablesSettings
@@ -32,7 +31,7 @@ from pipeline.stream.checkpoint import (
     starting_offsets,
 )
 from pipeline.stream.collect import Collector
-from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RollUps
+from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RatesTable, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.query import BatchSize, UsageQuery, read_usage_topic
 from pipeline.stream.recovery import Recovered

@@ -1,31 +1,38 @@
 """The tables of one job, opened once, in the order in which a batch writes them."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
-from pipeline.clock import Moment
+from pipeline.clock import Clock, Moment
+from pipeline.errors import PipelineError, first_line
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import TablesSettings
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.tables.address import table_uri
+from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.port import TableWriter, checked_epoch
 from pipeline.tables.queries import newest_rows
 from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.throttle_by_minute import ThrottleByMinute
+from pipeline.tables.upkeep import clean, log_failures
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.publisher import DeltaOutbox
+from quota.current_rates import COLUMNS, TOTALS, CurrentRates
 from quota.replay import Evaluation
 from quota.sensors import of_sensors_with_parts
 from schemas.arrow import conform
 from schemas.decisions import DecisionRow
-from schemas.rows import SensorStateRow
+from schemas.rows import RatesRow, SensorStateRow
+
+log = logging.getLogger(__name__)
 
 WRITTEN_BY_THE_JOB: Final = (
     "dead_letters",
@@ -108,6 +115,71 @@ class SensorStateTable:
         newest = max(evaluations, key=lambda one: one.order(last_query_id))
         own = (pc.field("batch_id") == newest.batch_id) & (pc.field("query_id") == newest.query_id)
         return newest, of_sensors_with_parts(rows.filter(own))
+
+
+_EVERY_SECONDS: Final = 1.0
+_IN_A_STORE_SECONDS: Final = 10.0  # each replacement is some requests there
+_RESTS: Final = 19
+"""The rest after a step is so much longer than the step: it takes a twentieth of the time of one core at most."""
+_CLEANED_EVERY_MS: Final = 60_000
+
+
+class RatesTable:
+    """Replaces `rates`, how near every sensor is to its bound, again and again; for one thread.
+
+    Nothing waits for it, and it decides nothing.
+
+    A replacement that fails is logged and counted; the next one has newer rates. A driver that was fenced replaces
+    nothing. Replaced files go two minutes later, by the same thread: no other commits race with the replacements.
+
+    * `held`: Gives `ThrottlePurgatory.held_until`.
+    """
+
+    def __init__(
+        self, writer: TableWriter, uri: str, cluster: str, decider: Decider, held: Callable[[], pa.Table], clock: Clock
+    ) -> None:
+        self._writer = writer
+        self._uri = uri
+        self._cluster = cluster
+        self._decider = decider
+        self._held = held
+        self._clock = clock
+        self._written: tuple[Evaluation, pa.Table] | None = None
+        self._cleaned_at_ms = clock.now().steady_ms
+        self.rows = pa.Table.from_batches([], COLUMNS)
+        """The newest rows, of `quota.current_rates.COLUMNS`. For any thread."""
+        self.failures = 0
+        """How many replacements have failed."""
+
+    def step(self) -> float:
+        """Replace the rows if anything is new; returns for how many seconds to rest."""
+        began, held, last = self._clock.now(), self._held(), self._decider.last
+        if last.batch_id >= 0 and self._written != (last, held):
+            seen, found = self._decider.current_rates(held)
+            self.rows = found.rows
+            self._replace(seen, found)
+            self._written = seen, held
+        if began.steady_ms - self._cleaned_at_ms >= _CLEANED_EVERY_MS:
+            self._cleaned_at_ms = began.steady_ms
+            with log_failures(log, "upkeep of rates"):
+                clean(self._uri)
+        took_seconds = (self._clock.now().steady_ms - began.steady_ms) / 1000
+        return max(_EVERY_SECONDS if is_local(self._uri) else _IN_A_STORE_SECONDS, _RESTS * took_seconds)
+
+    def _replace(self, seen: Evaluation, found: CurrentRates) -> None:
+        facts: dict[str, str | int] = {
+            "query_id": seen.query_id,
+            "batch_id": seen.batch_id,
+            "time_epoch": seen.time_epoch,
+            "as_of_ms": seen.evaluated_at_ms,
+        }
+        totals = {name: getattr(found, name) for name in TOTALS}
+        try:
+            rows = conform(found.rows, RatesRow, cluster=self._cluster, **facts)
+            self._writer.replace(rows, {name: str(value) for name, value in (facts | totals).items()})
+        except (PipelineError, DeltaError, OSError) as exc:
+            self.failures += 1
+            log.warning("rates were not replaced, the next ones will be newer: %s", first_line(exc))
 
 
 class DriverEpoch:

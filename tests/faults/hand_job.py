@@ -24,7 +24,6 @@ from pipeline.cluster.topic_ids import JobTopics
 from pipeline.errors import ClusterUnreachable
 from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached, failpoint
 from pipeline.job.metrics import Listeners, RunGauges
-from pipeline.job.rates import RatesTable
 from pipeline.job.take_over import take_over
 from pipeline.settings.model import (
     EngineSettings,
@@ -37,7 +36,7 @@ from pipeline.settings.model import (
 from pipeline.stream.append_clocks import AppendClocks
 from pipeline.stream.checkpoint import OffsetRange
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
-from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables
+from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RatesTable
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.usage_columns import USAGE_SCHEMA, CollectedBatch
 from pipeline.tables.address import table_uri

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.job.rates import RatesTable
-from pipeline.stream.job_tables import DriverEpoch, JobTables
+from pipeline.stream.job_tables import DriverEpoch, JobTables, RatesTable
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.port import TableUnreadable
@@ -80,7 +79,7 @@ def test_replaced_files_are_gone_when_they_are_older_than_two_minutes(
     job: HandJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cleaned: list[str] = []
-    monkeypatch.setattr("pipeline.job.rates.clean", cleaned.append)
+    monkeypatch.setattr("pipeline.stream.job_tables.clean", cleaned.append)
     for after_ms in (59_000, 1_000, 59_999, 1):
         job.clock.advance(after_ms)
         job.rates.step()

@@ -5,10 +5,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipeline.clock import Moment
-from pipeline.job.rates import RatesTable
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.stream.job_tables import DriverEpoch, JobTables
+from pipeline.stream.job_tables import DriverEpoch, JobTables, RatesTable
 from pipeline.stream.recovery import rebuild
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
