@@ -130,7 +130,7 @@ def sources_of(
 
     Raises:
         typer.BadParameter: A pair of `--map` is not NAME=MEANING.
-        UsageError: There is no target, or one that is no address.
+        UsageError: No target is given, or one of them is not an address.
     """
     from pipeline.meter.scrape_sources import addresses, with_brokers
     from pipeline.meter.scrapes import NameMap

@@ -105,7 +105,7 @@ def read_rates(root: str, read: Callable[[Rates], _T]) -> _T:
     again, twice.
 
     Raises:
-        TableMissing: there is no such table.
+        TableMissing: the table does not exist.
         TableUnreadable: the store does not answer, or a file is damaged, or lost at every opening.
     """
     for _ in range(_OPENINGS - 1):

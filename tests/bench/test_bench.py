@@ -74,7 +74,7 @@ def test_rows_of_our_table_count_from_their_commit_on_and_compaction_adds_nothin
         os.utime(commit, ns=((5_000 + number) * 1_000_000,) * 2)
     assert results.progress() != before
     results.read()
-    assert results.sums == {ALICE: (7, 2, 2, 2, 2)}  # null is no request of that type, and adds nothing
+    assert results.sums == {ALICE: (7, 2, 2, 2, 2)}  # null means no request of that type: it adds nothing
     assert (results.first_ms, results.last_ms) == ({ALICE: 5_000}, {ALICE: 5_001})
 
 

@@ -43,7 +43,7 @@ FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.s
 SETTINGS_FILES = sorted(DEPLOY.rglob("kquota.toml"))
 
 
-# What each program serves; that it does so is tested in test_health.py and beside the program.
+# What each program serves. The tests of each program, and test_health.py, check that it does so.
 SERVED = {
     "gate": {"/healthz", "/metrics"},
     "dashboard": {"/healthz", "/readyz"},

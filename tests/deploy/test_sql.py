@@ -84,7 +84,7 @@ SENDERS: Final = (
 
 
 class WrittenTables(LivedTables):
-    """Such tables; messages that are no usage are read by the job's own reading in Spark, and so get its causes.
+    """The tables of a night and a day. The job's own reading in Spark refuses what is not usage, and gives the causes.
 
     Throttles have no cap, so that one of them still runs when the tables are read.
 
