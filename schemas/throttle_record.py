@@ -6,14 +6,16 @@ A record says that a client must wait until an instant, or may go on.
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_json
 
 from schemas import columns as c
 from schemas.decisions import decision_id
 from schemas.errors import UnreadableRecord
+from schemas.names import ClientKey
 
 Action = Annotated[Literal["throttle", "release"], c.Unit("action")]
 Cause = Annotated[Literal["violation", "renewed", "expired", "quota_changed", "recovered"], c.Unit("cause")]
@@ -24,7 +26,10 @@ SCHEMA_VERSION: Final = 1
 
 JOB_HEADER: Final = "ce_kquotajob"
 
-SENSOR_FIELD: Final = "sensor"  # the one field of a record that is two columns of `throttle_events`
+SENSOR_FIELD: Final = "sensor"
+"""The one field of a record that is two columns of `throttle_events`: `SENSOR`."""
+SENSOR: Final = ("sensor_user", "sensor_client_id")
+_KEY: Final = ("cluster", "broker_id", "user", "client_id")
 
 
 class ThrottleRecord(BaseModel):
@@ -66,18 +71,6 @@ class ThrottleRecord(BaseModel):
     quota_version: c.Number = c.field("Version of the quota table the record is based on.", ge=0)
     schema_version: c.Number = c.field("Version of this schema.", default=SCHEMA_VERSION, ge=1)
 
-    def key(self) -> bytes:
-        """The record key: the JSON array `[cluster, broker_id, user, client_id]`, compact, in UTF-8.
-
-        Equal parts give equal keys, so that compaction keeps the last record of each throttled client.
-        """
-        parts = [self.cluster, self.broker_id, self.user, self.client_id]
-        return json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-
-    def to_value(self) -> bytes:
-        """The record value: all fields as one compact JSON object in UTF-8, including those that are null."""
-        return self.model_dump_json().encode()
-
     @classmethod
     def from_value(cls, value: bytes) -> Self:
         """Read a record value.
@@ -100,29 +93,17 @@ class ThrottleRecord(BaseModel):
             raise UnreadableRecord(cls.__name__, f"it is not JSON: {exc}", value) from exc
 
     @property
+    def client(self) -> ClientKey:
+        """Whom it throttles."""
+        return ClientKey(self.broker_id, self.user, self.client_id)
+
+    @property
     def written_ms(self) -> int:
         """When the job stored the record, by its wall clock."""
         return self.throttled_until_ms - self.throttle_time_ms
 
-    def headers(self, job: str) -> list[tuple[str, bytes]]:
-        """The CloudEvents 1.0 attributes in Kafka's binary content mode.
 
-        `ce_id` is the decision and the publish sequence, so a record published twice has one id; `ce_time` is
-        the instant the record was stored.
-
-        Args:
-            job: The job that publishes it, the extension attribute `kquotajob`: a topic belongs to one job.
-        """
-        version, kquota_job, content_type = unchanging_headers(job)
-        return [
-            version,
-            ("ce_id", f"{self.decision_id}/{self.publish_seq}".encode()),
-            type_header(self.action, self.schema_version),
-            source_header(self.cluster),
-            kquota_job,
-            time_header(self.written_ms),
-            content_type,
-        ]
+_FIELDS: Final = tuple(ThrottleRecord.model_fields)
 
 
 def verb_of(action: str, cause: str, extends: bool) -> Verb:
@@ -132,27 +113,6 @@ def verb_of(action: str, cause: str, extends: bool) -> Verb:
     if cause != "violation":
         return "renew"
     return "extend" if extends else "throttle"
-
-
-def unchanging_headers(job: str) -> tuple[tuple[str, bytes], tuple[str, bytes], tuple[str, bytes]]:
-    """The headers that all records of a job share: version of CloudEvents, job, type of the content."""
-    return ("ce_specversion", b"1.0"), (JOB_HEADER, job.encode()), ("content-type", b"application/json")
-
-
-def type_header(action: str, schema_version: int | str) -> tuple[str, bytes]:
-    """The CloudEvents type of a record."""
-    return "ce_type", f"kquota.{action}.v{schema_version}".encode()
-
-
-def source_header(cluster: str) -> tuple[str, bytes]:
-    """The CloudEvents source of a record."""
-    return "ce_source", f"/kquota/{quote(cluster, safe='')}".encode()
-
-
-def time_header(stored_ms: int) -> tuple[str, bytes]:
-    """The CloudEvents time of a record: when it was stored, by wall clock, as RFC 3339 in milliseconds."""
-    instant = datetime.fromtimestamp(stored_ms // 1000, UTC).replace(microsecond=stored_ms % 1000 * 1000)
-    return "ce_time", instant.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
 
 
 class ThrottleEventRow(c.PipelineRow):
@@ -189,10 +149,37 @@ class ThrottleEventRow(c.PipelineRow):
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")
 
 
-def stored_record(row: Mapping[str, Any]) -> ThrottleRecord:
-    """The topic record of a stored row. It is not validated again: this is on the path from decision to record."""
-    values = {name: row[name] for name in ThrottleRecord.model_fields if name != "sensor"}
-    return ThrottleRecord.model_construct(sensor=(row["sensor_user"], row["sensor_client_id"]), **values)
+class Message(NamedTuple):
+    """A record as a producer sends it."""
+
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes]]
+
+
+def message_of(row: Mapping[str, Any], job: str) -> Message:
+    """The message of a stored row.
+
+    * key: The JSON array `[cluster, broker_id, user, client_id]`, compact, in UTF-8. Equal parts give equal keys, so
+      that compaction keeps the last record of each throttled client.
+    * value: The fields of `ThrottleRecord` as one compact JSON object in UTF-8, including those that are null.
+    * headers: The CloudEvents 1.0 attributes in Kafka's binary content mode. `ce_id` is the decision and the publish
+      sequence, so a record that is published twice has one id; `ce_time` is when the record was stored. `kquotajob` is
+      an extension attribute: a topic belongs to one job.
+    """
+    fields = {name: row[name] if name != SENSOR_FIELD else [row[part] for part in SENSOR] for name in _FIELDS}
+    stored_ms = written_ms(row)
+    stored_at = datetime.fromtimestamp(stored_ms // 1000, UTC).replace(microsecond=stored_ms % 1000 * 1000)
+    headers = [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", f"{row['decision_id']}/{row['publish_seq']}".encode()),
+        ("ce_type", f"kquota.{row['action']}.v{row['schema_version']}".encode()),
+        ("ce_source", f"/kquota/{quote(row['cluster'], safe='')}".encode()),
+        (JOB_HEADER, job.encode()),
+        ("ce_time", stored_at.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()),
+        ("content-type", b"application/json"),
+    ]
+    return Message(to_json([row[name] for name in _KEY]), to_json(fields), headers)
 
 
 def written_ms(row: Mapping[str, Any]) -> int:

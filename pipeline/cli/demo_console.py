@@ -16,7 +16,6 @@ from pipeline.demo.plan import STOCK_CLIENTS
 from pipeline.job.metrics import Listeners
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.explain import line_with_command
-from pipeline.throttle.shapes import Written, records_of
 
 _STATUS_EVERY_SECONDS: Final = 5.0
 _DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)
@@ -72,26 +71,25 @@ class DemoConsole:
             _propose("to try next:", at_the_end(self._decision_id, self._batches, self._candidate))
 
     def _throttles_written(self, written: pa.Table, quota_version: int) -> None:
-        for record in records_of(written):
-            self._throttle(record, quota_version)
+        for row in written.to_pylist():
+            self._throttle(row, quota_version)
 
-    def _throttle(self, record: Written, quota_version: int) -> None:
-        key = record.publication.key
-        kind = "release" if record.publication.action == "release" else record.publication.cause
+    def _throttle(self, row: dict[str, Any], quota_version: int) -> None:
+        user, client_id = client = row["user"], row["client_id"]
+        kind = "release" if row["action"] == "release" else row["cause"]
         with self._lock:
-            self._records[key.user, key.client_id, kind] += 1
-            if (key.user, key.client_id) in self._hushed:
+            self._records[user, client_id, kind] += 1
+            if client in self._hushed:
                 return
             is_first = self._decision_id is None
-            self._decision_id = record.publication.decision_id[:SHOWN_DIGITS]
+            self._decision_id = row["decision_id"][:SHOWN_DIGITS]
             stamp = clock_time(wall_ms())
-            say(f"{stamp}  {line_with_command(record, quota_version)}")
+            say(f"{stamp}  {line_with_command(row, quota_version)}")
             if is_first:
                 _propose("to try meanwhile, in another terminal in this folder:", while_it_runs())
-            if (key.user, key.client_id) in _DO_NOT_LISTEN:
-                self._hushed.add((key.user, key.client_id))
-                whose = f"{key.user}/{key.client_id} does not listen"
-                _note(f"{whose}: its broker slows it. Its other records are not shown")
+            if client in _DO_NOT_LISTEN:
+                self._hushed.add(client)
+                _note(f"{user}/{client_id} does not listen: its broker slows it. Its other records are not shown")
 
     def _batch(self, report: BatchReport) -> None:
         with self._lock:

@@ -131,12 +131,11 @@ MOST_LINES: Final = 200
 def log_throttles(written: "pa.Table", quota_version: int) -> None:
     """Write one log line for each published record; of more than `MOST_LINES` the first ones, and how many follow."""
     from pipeline.throttle.explain import line_with_command
-    from pipeline.throttle.shapes import records_of
 
     if not log.isEnabledFor(logging.INFO):
         return
-    for record in records_of(written.slice(0, MOST_LINES)):
-        log.info(line_with_command(record, quota_version))
+    for row in written.slice(0, MOST_LINES).to_pylist():
+        log.info(line_with_command(row, quota_version))
     if written.num_rows > MOST_LINES:
         log.info("and %d more throttle records at the same time: see throttle_events", written.num_rows - MOST_LINES)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipeline.replay.simulation import ClientStory
     from pipeline.replay.usage_batches import ReplayResult
     from pipeline.settings.model import Settings
-    from pipeline.throttle.shapes import Written
+    from pipeline.throttle.explain import Row as Record
     from quota.snapshot import QuotaSnapshot
     from schemas.usage import UsageEvent
 
@@ -247,7 +247,7 @@ def simulate(
     trigger = trigger_ms or settings.stream.trigger_ms
     records: list[dict[str, Any]] = []
 
-    def show(now_ms: int, record: "Written") -> None:
+    def show(now_ms: int, record: "Record") -> None:
         if is_table(output):
             say(f"{clock_time(now_ms)}  {line_of(record, quotas.version)}")
         else:
@@ -322,18 +322,10 @@ def _client_rows(
     return rows
 
 
-def _record_row(now_ms: int, record: "Written") -> dict[str, Any]:
-    publication, reason = record.publication, record.publication.reason
-    return {
-        "written_at_ms": now_ms,
-        "action": publication.action,
-        "cause": publication.cause,
-        **publication.key._asdict(),
-        "throttle_time_ms": publication.throttle_time_ms,
-        "throttled_until_ms": record.throttled_until_ms,
-        **{name: getattr(reason, name) for name in ("quota_type", "observed", "bound", "window_ms", "owed_ms")},
-        "decision_id": publication.decision_id,
-    }
+def _record_row(now_ms: int, record: "Record") -> dict[str, Any]:
+    names = ("action", "cause", "broker_id", "user", "client_id", "throttle_time_ms", "throttled_until_ms")
+    figures = ("quota_type", "observed", "bound", "window_ms", "owed_ms", "decision_id")
+    return {"written_at_ms": now_ms, **{name: record[name] for name in (*names, *figures)}}
 
 
 def _off_text(off_percent: float, is_off: bool) -> str:

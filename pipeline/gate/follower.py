@@ -362,11 +362,11 @@ class RunningDecisions:
     """Finds extensions, which have the action and cause of new throttles. It must see all records in order."""
 
     def __init__(self) -> None:
-        self._running: dict[bytes, str] = {}
+        self._running: dict[tuple[str, ClientKey], str] = {}
 
     def extends(self, record: ThrottleRecord) -> bool:
         """Whether a record extends the throttle that its client has; the next answer builds on this record."""
-        key = record.key()
+        key = record.cluster, record.client
         before = self._running.pop(key, None)
         if record.action == "release":
             return False

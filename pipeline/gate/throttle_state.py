@@ -56,7 +56,7 @@ class ThrottleState:
         """
         if self._cluster is not None and record.cluster != self._cluster:
             return False
-        key = ClientKey(record.broker_id, record.user, record.client_id)
+        key = record.client
         of_cluster = self._clusters.setdefault(record.cluster, {})
         if record.action == "release":
             of_cluster.pop(key, None)

@@ -357,7 +357,7 @@ class WaitingRoom:
         now = self._clock.now()
         clients = dict.fromkeys(self._state.forget() if is_new_topic else ())
         changed = [record for record in records if self._state.apply(record, lease_end_ms(record, now))]
-        clients |= dict.fromkeys(ClientKey(record.broker_id, record.user, record.client_id) for record in changed)
+        clients |= dict.fromkeys(record.client for record in changed)
         for client in clients:
             self._purgatory.check_and_complete(client)
         if now.steady_ms >= self._prune_at_ms:

@@ -11,13 +11,14 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from pipeline.settings.model import Settings
-from pipeline.throttle.publisher import write_down
+from pipeline.throttle.explain import Row
 from pipeline.throttle.rehearsal import Rehearsal
-from pipeline.throttle.shapes import Ints, Publications, Written, records_of
+from pipeline.throttle.shapes import Ints, Publications
 from quota.engine import Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
+from schemas.throttle_record import written_ms
 from schemas.usage import UsageEvent
 
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
@@ -135,14 +136,14 @@ class ClientStory:
     throttle_ms: int = 0
     held_since_ms: int | None = None
 
-    def hear(self, record: Written, now_ms: int) -> None:
+    def hear(self, record: Row, now_ms: int) -> None:
         """Count a record."""
-        if record.publication.action == "release":
+        if record["action"] == "release":
             self.releases += 1
             self.throttle_ms += now_ms - (self.held_since_ms if self.held_since_ms is not None else now_ms)
             self.held_since_ms = None
             return
-        if record.publication.cause == "violation":
+        if record["cause"] == "violation":
             self.violations += 1
         else:
             self.renewals += 1
@@ -163,12 +164,12 @@ class Simulation:
         trigger_ms: int,
         quotas: QuotaSnapshot,
         scope: Scope,
-        show: Callable[[int, Written], None],
+        show: Callable[[int, Row], None],
     ) -> None:
         self._quotas = quotas
         self._show = show
         self.clients: dict[ClientKey, ClientStory] = {}
-        self._heard: list[Written] = []
+        self._heard: list[Row] = []
         stream = settings.stream.model_copy(update={"trigger_ms": trigger_ms})
         self._job = Rehearsal(settings.model_copy(update={"stream": stream}), scope, self._hear)
 
@@ -195,16 +196,12 @@ class Simulation:
             self.clients.setdefault(key, ClientStory()).shadowed += 1
 
     def _hear(self, publications: Publications, at_ms: Ints) -> None:
-        self._heard += records_of(write_down(publications, 0, at_ms))
+        self._heard += publications.written(0, at_ms).to_pylist()
 
     def _tell(self) -> None:
         """Show what was heard, in the order of time: clients are checked together, each at its own instant."""
-        for record in sorted(self._heard, key=_written_at_ms):
-            at_ms = _written_at_ms(record)
-            self.clients.setdefault(record.publication.key, ClientStory()).hear(record, at_ms)
+        for record in sorted(self._heard, key=written_ms):
+            at_ms, client = written_ms(record), ClientKey(*(record[name] for name in ClientKey._fields))
+            self.clients.setdefault(client, ClientStory()).hear(record, at_ms)
             self._show(at_ms, record)
         self._heard = []
-
-
-def _written_at_ms(record: Written) -> int:
-    return record.throttled_until_ms - record.publication.throttle_time_ms

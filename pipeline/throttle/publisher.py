@@ -13,11 +13,10 @@ Callers hold one lock around every call (`pipeline.throttle.purgatory`).
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Final, NamedTuple, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,12 +33,11 @@ from pipeline.errors import (
 )
 from pipeline.failpoints import failpoint
 from pipeline.tables.port import TableWriter
-from pipeline.throttle.shapes import WRITTEN, Ints, Publications
+from pipeline.throttle.shapes import Ints, Publications
 from quota.replay import Evaluation
 from schemas.arrow import arrow_schema, conform
 from schemas.names import THROTTLE_TOPIC
-from schemas.throttle_messages import ThrottleRecords
-from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow, ThrottleRecord, written_ms
+from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow, written_ms
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +121,6 @@ def publish_app_id(job: str) -> str:
     return f"{job}:publish"
 
 
-def write_down(publications: Publications, first_seq: int, wall_ms: int | Ints) -> pa.Table:
-    """Publications with their places in the order and their wall-clock ends: rows of `WRITTEN`."""
-    places = np.arange(first_seq, first_seq + len(publications))
-    until_ms = wall_ms + publications.throttle_time_ms
-    return pa.Table.from_arrays([*publications.rows().columns, pa.array(places), pa.array(until_ms)], schema=WRITTEN)
-
-
 def rows_of(written: pa.Table, evaluation: Evaluation, cluster: str) -> pa.Table:
     """The rows of `throttle_events` for these records, one per record, in order."""
     return conform(written, ThrottleEventRow, cluster=cluster, schema_version=SCHEMA_VERSION, **asdict(evaluation))
@@ -174,10 +165,10 @@ class ThrottleTopic(Protocol):
         """
         ...
 
-    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
-        """Publish records and set the marker, all or nothing.
+    def publish(self, rows: pa.Table, marker: Marker) -> None:
+        """Publish stored rows as records and set the marker, all or nothing.
 
-        * `records`: In the order of their `publish_seq`; may be empty, which only moves the marker.
+        * `rows`: Of `throttle_events`, in the order of their `publish_seq`; may be none, which only moves the marker.
 
         Raises:
             MessageTooLarge: one of the records is larger than the topic takes; nothing is published, `open` again.
@@ -315,7 +306,7 @@ class Publisher:
         if self._append_undecided:
             message = f"the outcome of an earlier append, from publish_seq {self._next_seq} on, is unknown"
             raise PipelineError(message, "nothing needs doing: the restart reads what is stored and goes on after it")
-        written = write_down(publications, self._next_seq, wall_ms)
+        written = publications.written(self._next_seq, wall_ms)
         last_seq = self._next_seq + written.num_rows - 1
         versions = {**(batch_versions or {}), publish_app_id(self._job): last_seq}
         rows = rows_of(written, evaluation, self._cluster)
@@ -410,14 +401,13 @@ class Publisher:
         * `next_seq`: Where the marker stays; None: it moves past the rows.
         * `claims`: Whether the marker is moved also without rows, to have the id of our table in it.
         """
-        records = ThrottleRecords(rows)
         try:
-            if claims and not records:
-                self._topic.publish([], Marker(self._next_seq, self._table_id))
-            while records:
-                now, records = records[: self._most_records], records[self._most_records :]
+            if claims and not rows.num_rows:
+                self._topic.publish(NO_ROWS, Marker(self._next_seq, self._table_id))
+            while rows.num_rows:
+                now, rows = rows.slice(0, self._most_records), rows.slice(self._most_records)
                 self._publish(now, next_seq)
-                if len(now) == self._most_records:
+                if now.num_rows == self._most_records:
                     self._most_records = min(2 * self._most_records, _MOST_RECORDS)
         except TransactionFenced as exc:
             self._most_records = _FEWEST_RECORDS
@@ -432,27 +422,26 @@ class Publisher:
             self._most_records = _FEWEST_RECORDS
             log.warning("%s; the records are stored and will be published again", exc)
 
-    def _publish(self, records: ThrottleRecords, next_seq: int | None = None) -> None:
+    def _publish(self, rows: pa.Table, next_seq: int | None = None) -> None:
         """One transaction; more if one of the records is larger than the topic takes: that one is passed over.
 
         The marker moves past a record that is passed over, so it is settled once: stored, logged and not tried again.
         """
-        last = records[-1]
-        marker = Marker(last.publish_seq + 1 if next_seq is None else next_seq, self._table_id)
+        (last,) = rows.slice(rows.num_rows - 1).to_pylist()
+        marker = Marker(last["publish_seq"] + 1 if next_seq is None else next_seq, self._table_id)
         try:
-            self._topic.publish(records, marker)
+            self._topic.publish(rows, marker)
         except MessageTooLarge as exc:
             self._topic.open()
-            if len(records) > 1:
-                half = len(records) // 2
-                self._publish(records[:half], next_seq)
-                self._publish(records[half:], next_seq)
+            if half := rows.num_rows // 2:
+                self._publish(rows.slice(0, half), next_seq)
+                self._publish(rows.slice(half), next_seq)
                 return
             log.error(
                 "the %s of user %.60r, client-id %.60r (publish_seq %d) is in throttle_events and not on the topic: %s",
-                *(last.action, last.user, last.client_id, last.publish_seq, exc.detail),
+                *(*(last[name] for name in ("action", "user", "client_id", "publish_seq")), exc.detail),
             )
-            self._topic.publish([], marker)
+            self._topic.publish(NO_ROWS, marker)
 
 
 def _topic_of_another_job(job: str, owner: str) -> Conflict:

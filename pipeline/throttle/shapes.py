@@ -1,14 +1,12 @@
-"""The shapes of throttles and their records, step by step: as objects, and as Arrow tables with a row for each.
+"""The shapes of throttles and their records, step by step.
 
-    PUBLICATIONS (who must wait, why, and how long) ─▶ WRITTEN (stored, on the topic); HELD (running)
+    Asked (quota.decisions) ─▶ Publications (who must wait, why, and how long) ─▶ WRITTEN (stored, on the topic)
+                                                                                  HELD (running)
 
-The columns are the fields of the objects, in the order in which records are published. Where a field can be None, its
-column can be null. Checks go by arrays (`quota.decisions.Claims`, `pipeline.throttle.lifecycle`); tables are for what
-is published, objects for logs.
+Checks go by arrays (`quota.decisions.Claims`, `pipeline.throttle.lifecycle`); Arrow tables are for what is published.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,64 +18,6 @@ from quota.decisions import Claims, names_of, names_where
 from quota.entity import QUOTA_TYPES
 from quota.names import Pair
 from schemas.names import ClientKey
-from schemas.throttle_record import Action, Cause
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a client must wait: the row of the quota type with the longest wait.
-
-    Attributes:
-        sensor_user: User part of the sensor, "" where the sensor has none; so has `sensor_client_id`.
-        observed: O, per second (bytes, or percent of one thread).
-        bound: T, per second. None once no enforced quota applies any more.
-        tokens: What the sensor's token bucket holds (negative: debt), None without debt carrying.
-        owed_ms: How much longer the client must wait, seen now; at least 0.
-        level: The quota level 1-8 that matched; None: not known.
-    """
-
-    quota_type: str
-    sensor_user: str
-    sensor_client_id: str
-    observed: float
-    bound: float | None
-    window_ms: int
-    tokens: float | None
-    owed_ms: int
-    level: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """A record that is about to be written to the outbox; it gets its `publish_seq` there.
-
-    Attributes:
-        throttle_time_ms: Length of this slice, counted from the moment it is written; 0 for a release.
-        decision_id: The decision that began this throttle; kept by its renewals and its release.
-        due_ms: Steady time at which the wheel should have handed it out; None for a batch's record.
-        lateness_ms: How much later it did; None for a batch's record.
-        extends: Whether a violation makes a running throttle longer, under the id of the decision that began it.
-    """
-
-    key: ClientKey
-    action: Action
-    cause: Cause
-    throttle_time_ms: int
-    reason: Reason
-    decision_id: str
-    due_ms: int | None = None
-    lateness_ms: int | None = None
-    extends: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """One publication as it was written: its position and its wall-clock end."""
-
-    publication: Publication
-    publish_seq: int
-    throttled_until_ms: int
-
 
 if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
     from typing import TypeAlias
@@ -93,30 +33,35 @@ NO_BOUND: Final = np.inf
 NO_LEVEL: Final = 0
 """Stands for "not known" and "no quota" in an array of levels."""
 
-_NUMBERS: Final[dict[Any, pa.DataType]] = {
-    **dict.fromkeys((int, int | None), pa.int64()),
-    **dict.fromkeys((float, float | None), pa.float64()),
-    bool: pa.bool_(),
-}
-
-
-def _fields_of(record: type, parts: dict[Any, pa.Schema]) -> Iterator[pa.Field]:
-    for one in fields(record):
-        yield from parts.get(one.type, [pa.field(one.name, _NUMBERS.get(one.type, pa.string()))])
-
-
 CLIENTS: Final = pa.schema([(name, pa.string()) for name in ClientKey._fields])
 """Who: in broker scope the broker, else ""."""
-REASONS: Final = pa.schema(_fields_of(Reason, {}))
-PUBLICATIONS: Final = pa.schema(_fields_of(Publication, {ClientKey: CLIENTS, Reason: REASONS}))
-WRITTEN: Final = pa.schema(_fields_of(Written, {Publication: PUBLICATIONS}))
+WRITTEN: Final = pa.schema(
+    [
+        *CLIENTS,
+        *((name, pa.string()) for name in ("action", "cause")),
+        ("throttle_time_ms", pa.int64()),
+        *((name, pa.string()) for name in ("quota_type", "sensor_user", "sensor_client_id")),
+        *((name, pa.float64()) for name in ("observed", "bound")),
+        ("window_ms", pa.int64()),
+        ("tokens", pa.float64()),
+        *((name, pa.int64()) for name in ("owed_ms", "level")),
+        ("decision_id", pa.string()),
+        *((name, pa.int64()) for name in ("due_ms", "lateness_ms")),
+        ("extends", pa.bool_()),
+        *((name, pa.int64()) for name in ("publish_seq", "throttled_until_ms")),
+    ]
+)
+"""Records as they are written; `schemas.throttle_record.ThrottleEventRow` says what most columns mean.
+
+`throttle_time_ms` counts from the moment it is written; `level` is 1-8, null where it is not known; `due_ms` is steady
+time; `extends` says whether a violation makes a running throttle longer, under the id of the decision that began it.
+"""
 HELD: Final = pa.schema(
     [
         *CLIENTS,
-        *(REASONS.field(name) for name in ("quota_type", "sensor_user", "sensor_client_id", "bound", "level")),
-        ("decision_id", pa.string()),
+        *(WRITTEN.field(name) for name in ("quota_type", "sensor_user", "sensor_client_id", "bound", "level")),
+        *(WRITTEN.field(name) for name in ("decision_id", "due_ms")),
         ("end_ms", pa.int64()),
-        ("due_ms", pa.int64()),
     ]
 )
 """Running throttles: of the last record published for each the quota type, its sensor, bound (null: none) and level
@@ -169,22 +114,6 @@ def types_of(table: pa.Table) -> Ints:
     return types
 
 
-def publication_of(row: dict[str, Any]) -> Publication:
-    """A row of `PUBLICATIONS` as an object."""
-    own = [name for name in PUBLICATIONS.names if name not in (*CLIENTS.names, *REASONS.names)]
-    return Publication(
-        key=ClientKey(*(row[name] for name in CLIENTS.names)),
-        reason=Reason(**{name: row[name] for name in REASONS.names}),
-        **{name: row[name] for name in own},
-    )
-
-
-def records_of(written: pa.Table) -> Iterator[Written]:
-    """The rows of a table of `WRITTEN` as objects."""
-    for row in written.to_pylist():
-        yield Written(publication_of(row), row["publish_seq"], row["throttled_until_ms"])
-
-
 def rows_of_types(answers: pa.Table, quota_types: Ints) -> pa.Table:
     """Of an answer of `evaluate` or `resolve` the row of one quota type for each of n clients.
 
@@ -224,7 +153,7 @@ class Publications:
         holds: A throttle; else a release.
         throttle_time_ms: Length of the slice; 0 for a release.
         decision_ids: The decisions that began the throttles, as texts.
-        about: The other columns of `PUBLICATIONS`; those that are missing are null.
+        about: The other columns of `WRITTEN`; those that are missing are null.
     """
 
     keys: Pair
@@ -238,8 +167,8 @@ class Publications:
     def __len__(self) -> int:
         return len(self.holds)
 
-    def rows(self) -> pa.Table:
-        """They as rows of `PUBLICATIONS`."""
+    def written(self, first_seq: int, wall_ms: int | Ints) -> pa.Table:
+        """They as rows of `WRITTEN`; their ends count from this instant on the wall clock, or each from its own."""
         columns: dict[str, Values | str | int] = {
             **columns_of(self.clients, CLIENTS),
             "action": pc.if_else(pa.array(self.holds), "throttle", "release"),
@@ -247,9 +176,11 @@ class Publications:
             **_reasons_of(self.clients, self.claims),
             "decision_id": pa.array(self.decision_ids.tolist(), pa.string()),
             "extends": False,
+            "publish_seq": pa.array(np.arange(first_seq, first_seq + len(self))),
+            "throttled_until_ms": pa.array(wall_ms + self.throttle_time_ms),
             **self.about,
         }
-        return table_of(PUBLICATIONS, len(self), columns)
+        return table_of(WRITTEN, len(self), columns)
 
 
 def _reasons_of(clients: pa.Table, claims: Claims) -> "dict[str, Values | str | int]":

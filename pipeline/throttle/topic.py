@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
+import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 
@@ -19,8 +20,7 @@ from pipeline.errors import ClusterUnreachable
 from pipeline.settings.model import Settings
 from pipeline.throttle.publisher import Marker, TopicEnd
 from schemas.errors import UnreadableRecord
-from schemas.throttle_messages import ThrottleRecords
-from schemas.throttle_record import JOB_HEADER, ThrottleRecord
+from schemas.throttle_record import JOB_HEADER, ThrottleRecord, message_of
 
 # The throttle topic on a real broker, through kafka-python's transactional producer.
 
@@ -64,10 +64,9 @@ class KafkaThrottleTopic:
         """
         return _marker_of(self._transactions.open())
 
-    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
+    def publish(self, rows: pa.Table, marker: Marker) -> None:
         """See `ThrottleTopic.publish`."""
-        by_columns = ThrottleRecords.of(records)
-        self._transactions.commit(lambda producer: self._send(producer, by_columns), Mark(*marker))
+        self._transactions.commit(lambda producer: self._send(producer, rows), Mark(*marker))
 
     def end(self) -> TopicEnd:
         """See `ThrottleTopic.end`: reads the end of every partition, all of it only if need be."""
@@ -87,11 +86,9 @@ class KafkaThrottleTopic:
         """See `ThrottleTopic.close`."""
         self._transactions.close()
 
-    def _send(self, producer: Any, records: ThrottleRecords) -> Sequence[Any]:
-        return [
-            producer.send(self._topic, key=each.key, value=each.value, headers=each.headers)
-            for each in records.messages(self._job)
-        ]
+    def _send(self, producer: Any, rows: pa.Table) -> Sequence[Any]:
+        messages = (message_of(row, self._job) for row in rows.to_pylist())
+        return [producer.send(self._topic, **each._asdict()) for each in messages]
 
     def _end_of(self, consumer: KafkaConsumer, partition: TopicPartition) -> TopicEnd:
         consumer.assign([partition])

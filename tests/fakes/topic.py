@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+
 from pipeline.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
 from pipeline.throttle.publisher import Marker, TopicEnd
 from schemas.throttle_record import ThrottleRecord
+from tests.throttle_records import message, stored_record
 
 
 class TopicBroker:
@@ -18,6 +21,12 @@ class TopicBroker:
         self.max_record_bytes = 1_048_576
         self.is_reachable = True
         self.readers: list[Callable[[Sequence[ThrottleRecord]], None]] = []
+
+    def commit(self, records: Sequence[ThrottleRecord]) -> None:
+        """Put records on the topic, and let its readers have them."""
+        self.records += records
+        for read in self.readers:
+            read(records)
 
 
 class MemoryTopic:
@@ -40,7 +49,7 @@ class MemoryTopic:
         self._epoch = self._broker.epoch
         return self._broker.marker
 
-    def publish(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
+    def publish(self, rows: pa.Table, marker: Marker) -> None:
         if self._epoch < 0:
             raise TransactionUndecided(detail="no open producer")
         if self._epoch != self._broker.epoch:
@@ -49,14 +58,13 @@ class MemoryTopic:
         failure, self.fail_next = self.fail_next, None
         if failure == "lost" or not self._broker.is_reachable:
             raise TransactionUndecided(detail="the transaction was lost")
-        if any(len(record.key()) + len(record.to_value()) > self._broker.max_record_bytes for record in records):
+        records = [stored_record(row) for row in rows.to_pylist()]
+        sizes = (len(one.key) + len(one.value) for one in map(message, records))
+        if any(size > self._broker.max_record_bytes for size in sizes):
             self.close()
             raise MessageTooLarge(detail="a record that is too large")
-        self._broker.records += records
-        self._broker.job = self._job
-        self._broker.marker = marker
-        for read in self._broker.readers:
-            read(records)
+        self._broker.job, self._broker.marker = self._job, marker
+        self._broker.commit(records)
         if failure == "late":
             raise TransactionUndecided(detail="the answer was lost")
 

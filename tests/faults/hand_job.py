@@ -62,6 +62,7 @@ from tests.faults.rig import rules_of
 from tests.faults.usage_reading import read
 from tests.faults.verdict import Rules, Verdict
 from tests.faults.verifier import verify
+from tests.throttle_records import message
 
 TOPIC: Final = "usage"
 JOB: Final = "hand"
@@ -71,9 +72,9 @@ _AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 class KilledTopic(MemoryTopic):
     """With the failpoints the real topic has; what is not committed when the writer dies is aborted."""
 
-    def publish(self, records: Any, marker: Marker) -> None:
+    def publish(self, rows: Any, marker: Marker) -> None:
         failpoint("transaction.sent")
-        super().publish(records, marker)
+        super().publish(rows, marker)
         failpoint("transaction.committed")
 
 
@@ -280,7 +281,8 @@ class HandJob:
     def evidence(self) -> Evidence:
         """For the verifier."""
         records = [
-            {**json.loads(one.to_value()), "key": json.loads(one.key()), "partition": 0} for one in self._records()
+            {**json.loads(one.value), "key": json.loads(one.key), "partition": 0}
+            for one in map(message, self._records())
         ]
         stored = None if self._stored is None else {name: table.rows for name, table in self._stored.items()}
         evidence = evidence_of(self.settings.tables.root, TOPIC, self.messages, records, stored)

@@ -16,11 +16,12 @@ import pytest
 from pipeline.stream import job_tables, micro_batch
 from pipeline.stream.job_tables import SensorStateTable
 from pipeline.stream.micro_batch import MicroBatch
-from pipeline.throttle import publisher, purgatory
+from pipeline.throttle import purgatory
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import DeltaOutbox
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
+from pipeline.throttle.shapes import Publications
 from quota import decisions
 from quota.rates import MAX_DEBT_BURSTS, SampleWindows, TokenBuckets
 from quota.sensors import BatchInstant
@@ -89,9 +90,9 @@ def _with_cause(cause: Any) -> Change:
     return change
 
 
-def _numbered_twice(write_down: Change, *arguments: Any) -> Any:
+def _numbered_twice(written_down: Change, *arguments: Any) -> Any:
     """The second of at least three records gets the number of the first: the newest number is still given once."""
-    written = write_down(*arguments)
+    written = written_down(*arguments)
     if written.num_rows > 2:
         numbers = written["publish_seq"].to_pylist()
         return _with(written, "publish_seq", [numbers[0], numbers[0], *numbers[2:]])
@@ -171,12 +172,12 @@ MUTATIONS: Final = {
     ),
     "checks come too early": Mutation(RenewLead, "lead_ms", lambda *_: 2_000, "looks: different"),
     "checks are evaluated at a wrong instant": Mutation(Decider, "check", _later, "renewals: different"),
-    "numbers are given twice": Mutation(publisher, "write_down", _numbered_twice, "publish_seq: duplicated"),
+    "numbers are given twice": Mutation(Publications, "written", _numbered_twice, "publish_seq: duplicated"),
     "a stored record is lost": Mutation(
         DeltaOutbox, "append", lambda append, this, rows, *others: append(this, rows.slice(1), *others), "publish_seq"
     ),
     "a published record is lost": Mutation(
-        MemoryTopic, "publish", lambda publish, this, records, marker: publish(this, records[1:], marker), "topic: lost"
+        MemoryTopic, "publish", lambda publish, this, rows, marker: publish(this, rows.slice(1), marker), "topic: lost"
     ),
     "late usage is not charged": Mutation(TokenBuckets, "charge_late", lambda *_: None, "buckets: different"),
     "late rows are lost": Mutation(MicroBatch, "_append_input", _input(_without_late_rows), "usage: lost"),

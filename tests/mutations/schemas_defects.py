@@ -28,15 +28,15 @@ DEFECTS: Final = (
         _RECORD,
     ),
     Defect(
-        "names with quotes break the JSON of records that are written by columns",
-        "_is_plain",
-        "lambda original, names: True",
+        "the time of a message is when its throttle ends",
+        "message_of",
+        ("stored_ms = written_ms(row)", "stored_ms = row['throttled_until_ms']"),
         _RECORD,
     ),
     Defect(
-        "of figures that are equal but for their sign all are written as the first one",
-        "_texts_of",
-        ("if is_float or column.null_count", "if column.null_count"),
+        "compaction takes all client-ids of a user for one client",
+        "message_of",
+        ("to_json([row[name] for name in _KEY])", "to_json([row[name] for name in _KEY[:3]])"),
         _RECORD,
     ),
     Defect(

@@ -131,7 +131,7 @@ DEFECTS: Final = (
     Defect(
         "a record that the topic can never take is tried again for ever",
         "Publisher._publish",
-        ("self._topic.publish([], marker)", "pass"),
+        ("self._topic.publish(NO_ROWS, marker)", "pass"),
         _PUBLISHER,
     ),
     Defect(
@@ -149,7 +149,7 @@ DEFECTS: Final = (
     Defect(
         "a release does not say what is still owed",
         "line_of",
-        (' if reason.owed_ms else ""', ' if False else ""'),
+        (' if owed_ms else ""', ' if False else ""'),
         _LINE,
     ),
     Defect(

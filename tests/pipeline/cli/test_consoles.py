@@ -10,8 +10,6 @@ import pytest
 from pipeline.cli.demo_console import DemoConsole
 from pipeline.cli.services import MOST_LINES, log_throttles
 from pipeline.throttle.explain import line_with_command
-from pipeline.throttle.publisher import write_down
-from pipeline.throttle.shapes import records_of
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import publications, violation
 from tests.pipeline.throttle.test_publisher import NOW
@@ -50,7 +48,7 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
         user, _, client_id = client.partition("/")
         console.client_report(report(user, client_id))
         news = publications(violation(ClientKey("", user, client_id)))
-        console.listeners().announce(write_down(news, number, NOW.wall_ms), 3)
+        console.listeners().announce(news.written(number, NOW.wall_ms), 3)
     printed = capsys.readouterr()
     assert [line.split()[2] for line in printed.out.splitlines()] == ["alice/etl", "erp/exporter", "alice/etl"]
     assert printed.err.count("erp/exporter does not listen") == 1
@@ -61,7 +59,7 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
 
 def written(count: int) -> pa.Table:
     news = publications(*(violation(throttle_time_ms=number + 1) for number in range(count)))
-    return write_down(news, 7, NOW.wall_ms)
+    return news.written(7, NOW.wall_ms)
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1, 300])
@@ -69,6 +67,6 @@ def test_every_record_has_a_line_up_to_a_number_at_once(more: int, caplog: pytes
     caplog.set_level(logging.INFO, "pipeline.job")
     records = written(MOST_LINES + more)
     log_throttles(records, 3)
-    told = [line_with_command(record, 3) for record in records_of(records.slice(0, MOST_LINES))]
+    told = [line_with_command(record, 3) for record in records.slice(0, MOST_LINES).to_pylist()]
     rest = [f"and {more} more throttle records at the same time: see throttle_events"] if more > 0 else []
     assert caplog.messages == told + rest

@@ -37,6 +37,7 @@ from tests.pipeline.cluster.certificates import Authority
 from tests.pipeline.cluster.secured import MECHANISMS, PASSWORD, Secured
 from tests.pipeline.cluster.test_connecting import refusal_of
 from tests.pipeline.throttle import factories
+from tests.throttle_records import message
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mecha
         assert [found["error_code"] for found in admin.describe_topics([topic])] == [0]
     producer: Any = access.open(KafkaProducer)
     record = factories.record(user=mechanism, until_ms=FAR_AHEAD_MS)
-    producer.send(topic, key=record.key(), value=record.to_value()).get(timeout=PATIENCE_SECONDS)
+    sent = message(record)
+    producer.send(topic, key=sent.key, value=sent.value).get(timeout=PATIENCE_SECONDS)
     producer.close()
 
     with Gate.connect(access.bootstrap_servers, topic=topic, options=access.client_options()) as gate:

@@ -19,6 +19,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.clients import Pace, start_demo_clients
 from pipeline.demo.plan import DemoClient, DemoPlan
 from schemas.throttle_record import ThrottleRecord
+from tests.throttle_records import message
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 BOTH = (
@@ -110,7 +111,7 @@ def test_clients_never_exceed_their_rate_stand_still_while_throttled_and_go_on(
     def publish(publish_seq: int, throttle_time_ms: int) -> None:
         for client in BOTH:
             record = throttle(publish_seq, client.user, client.client_id, throttle_time_ms)
-            producer.send(topic, value=record.to_value()).get(PATIENCE_SECONDS)
+            producer.send(topic, value=message(record).value).get(PATIENCE_SECONDS)
 
     moving_bytes = {client.user: 2 * client.bytes_per_second for client in BOTH}
     load.read_until("two seconds' worth of bytes", lambda user: load.has_moved(user, moving_bytes[user], {}))

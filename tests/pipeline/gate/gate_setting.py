@@ -4,10 +4,9 @@ from typing import Any
 
 from pipeline.gate.gate import Gate
 from pipeline.gate.waiting_room import GateLimits, Occupancy
-from pipeline.throttle.publisher import Marker
 from tests.fakes.clock import ManualClock
 from tests.fakes.follower import MemoryFollower
-from tests.fakes.topic import MemoryTopic, TopicBroker
+from tests.fakes.topic import TopicBroker
 from tests.pipeline.throttle.factories import record, release
 from tests.waiting import wait_until
 
@@ -21,8 +20,6 @@ class GateSetting:
     def __init__(self, *, is_reachable: bool = True, **limits: Any) -> None:
         self.broker = TopicBroker()
         self.broker.is_reachable = True
-        self.topic = MemoryTopic(self.broker)
-        self.topic.open()
         self.broker.is_reachable = is_reachable
         self.clock = ManualClock(START_MS)
         self.gate = Gate(MemoryFollower(self.broker), GateLimits(**limits), "c", self.clock)
@@ -52,5 +49,6 @@ class GateSetting:
         assert left == (0, 0, 0, 0, 0)
 
     def _publish(self, each: Any) -> None:
+        """What another program writes need not fit into a row."""
         self._seq += 1
-        self.topic.publish([each], Marker(self._seq))
+        self.broker.commit([each])

@@ -31,6 +31,7 @@ from schemas.throttle_record import ThrottleRecord
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import record, release
+from tests.throttle_records import message, rows_of
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 
@@ -107,7 +108,7 @@ def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker
     pair.topic.close()
     pair.topic.open()  # a new producer, which knows the new partitions
     records = [record(number, user=f"user-{number}") for number in range(40)]
-    pair.topic.publish(records, Marker(40))
+    pair.topic.publish(rows_of(*records), Marker(40))
     wait_until(lambda: {each.user for each in taken} == {each.user for each in records}, "records of all partitions")
     follower.close()
     pair.topic.close()
@@ -117,7 +118,9 @@ def test_partitions_that_are_added_to_the_topic_are_read_from_their_start(broker
 def test_a_topic_that_was_made_anew_is_read_from_its_start_and_all_before_is_void(broker: EmbeddedBroker) -> None:
     pair = KafkaPair(broker.bootstrap_servers)
     pair.topic.open()
-    pair.topic.publish([record(500_000 + number, user=f"user-{number}") for number in range(3)], Marker(500_003))
+    pair.topic.publish(
+        rows_of(*(record(500_000 + number, user=f"user-{number}") for number in range(3))), Marker(500_003)
+    )
     taken, follower = Taken(), pair.follower()
     follower.start(taken.take)
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
@@ -133,7 +136,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start_and_all_before_is_voi
         pair.name, pair.name, f"{pair.name}.marker", ClusterAccess(broker.bootstrap_servers), 60_000
     )
     pair.topic.open()
-    pair.topic.publish(anew, Marker(4))
+    pair.topic.publish(rows_of(*anew), Marker(4))
     wait_until(lambda: {each.user: each for each in taken} == {each.user: each for each in anew}, "the new records")
     follower.close()
     pair.topic.close()
@@ -150,7 +153,7 @@ class Logs:
         self.logs: dict[int, list[bytes]] = {0: [], 1: []}
 
     def write(self, partition: int, *records: ThrottleRecord) -> None:
-        self.logs[partition] += [each.to_value() for each in records]
+        self.logs[partition] += [message(each).value for each in records]
 
     def consumer(self, *_args: Any, **_options: Any) -> "Consumer":
         return Consumer(self)
@@ -346,13 +349,13 @@ def test_records_published_together_are_handed_over_together_and_none_after_the_
     follower.start(lambda records, _: handed_over.append(records))
     assert follower.wait_until_caught_up(PATIENCE_SECONDS), "the topic is empty"
     together = [record(seq, 5_000, user=f"team-{seq}") for seq in range(50)]
-    pair.topic.publish(together, Marker(50))
+    pair.topic.publish(rows_of(*together), Marker(50))
     wait_until(lambda: bool(handed_over), "the records to be handed over")
     assert list(map(list, handed_over)) == [together]
     follower.close()
     follower.close()
     assert follower.state == "closed"
-    pair.topic.publish([record(50)], Marker(51))
+    pair.topic.publish(rows_of(record(50)), Marker(51))
     assert never(lambda: len(handed_over) > 1)
 
 

@@ -18,6 +18,7 @@ from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.forking import in_a_child
 from tests.pipeline.throttle.factories import record, release
+from tests.throttle_records import message
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 
@@ -103,9 +104,7 @@ def test_a_gate_knows_old_and_new_records_once_they_are_committed(broker: Embedd
     producer.init_transactions()
 
     def publish(each: ThrottleRecord) -> None:
-        producer.send(topic, key=each.key(), value=each.to_value(), headers=each.headers("kquota")).get(
-            PATIENCE_SECONDS
-        )
+        producer.send(topic, **message(each)._asdict()).get(PATIENCE_SECONDS)
 
     def until_ms() -> int:
         throttled = gate.throttle_of("alice", "etl")
@@ -150,8 +149,8 @@ def test_a_gate_follows_the_topic_in_a_child_and_in_its_parent(broker: EmbeddedB
 
     def publish_and_read() -> str:
         producer: Any = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-        throttle = record(1, until_ms, throttle_time_ms=1_000_000)
-        producer.send(topic, key=throttle.key(), value=throttle.to_value()).get(PATIENCE_SECONDS)
+        throttle = message(record(1, until_ms, throttle_time_ms=1_000_000))
+        producer.send(topic, key=throttle.key, value=throttle.value).get(PATIENCE_SECONDS)
         wait_until(knows_it, "the record in the child", PATIENCE_SECONDS / 2)
         return gate.state
 

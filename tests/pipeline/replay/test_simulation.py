@@ -1,6 +1,7 @@
 """A simulation: events of a file, batches cut at triggers, and the life of throttles on them."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 
 from pipeline.replay.simulation import Simulation, batches_of_events, holds_events, read_events
 from pipeline.settings.model import Settings
-from pipeline.throttle.shapes import Written
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from schemas.usage import UsageEvent
@@ -114,8 +114,8 @@ def used_at(at_ms: int, produced_bytes: int) -> UsageEvent:
 def simulate(events: list[UsageEvent], **quota: Any) -> tuple[Simulation, list[tuple[int, str, str]]]:
     told: list[tuple[int, str, str]] = []
 
-    def tell(now_ms: int, record: Written) -> None:
-        told.append((now_ms - T0_MS, record.publication.action, record.publication.cause))
+    def tell(now_ms: int, record: Mapping[str, Any]) -> None:
+        told.append((now_ms - T0_MS, record["action"], record["cause"]))
 
     quotas = QuotaSnapshot.from_rows([quota_row("alice", **{"producer_byte_rate": 1_000.0, **quota})], 1)
     simulation = Simulation(Settings(), 500, quotas, "cluster", tell)

@@ -12,7 +12,7 @@ With `--write` the table goes into docs/measured.md too.
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -21,9 +21,8 @@ from bench.pages import table, write_part
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.stream.usage_columns import USAGE_SCHEMA
 from pipeline.throttle.assembly import enforcement_of
-from pipeline.throttle.publisher import write_down
 from pipeline.throttle.rehearsal import Unpublished
-from pipeline.throttle.shapes import Ints, Publications, Written, records_of
+from pipeline.throttle.shapes import Ints, Publications
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
@@ -68,11 +67,11 @@ class Offender:
     def key(self) -> ClientKey:
         return ClientKey("", f"user-{self.cap}-{self.lag_ms}", f"k{self.overload}")
 
-    def hears(self, record: Written, now_ms: int) -> None:
+    def hears(self, record: dict[str, Any], now_ms: int) -> None:
         """A record was published. It takes effect after the lag."""
         self.records += 1
-        is_throttle = record.publication.action == "throttle"
-        until_ms = now_ms + record.publication.throttle_time_ms if is_throttle else 0
+        is_throttle = record["action"] == "throttle"
+        until_ms = now_ms + record["throttle_time_ms"] if is_throttle else 0
         self._orders.append((now_ms + self.lag_ms, until_ms))
         if is_throttle and self._idle:
             self.cycles.append((now_ms, self.sent))
@@ -153,8 +152,9 @@ class Loop:
         return {**key._asdict(), "sample_start_ms": start_ms, "last_event_ms": last_ms, column: sent}
 
     def _deliver(self, publications: Publications, at_ms: Ints) -> None:
-        for record in records_of(write_down(publications, 0, at_ms)):
-            self.offenders[record.publication.key].hears(record, self.clock.steady_ms)
+        for record in publications.written(0, at_ms).to_pylist():
+            key = ClientKey(record["broker_id"], record["user"], record["client_id"])
+            self.offenders[key].hears(record, self.clock.steady_ms)
 
 
 def _settings(lead_ms: int, carry_debt: bool) -> Settings:

@@ -1,17 +1,46 @@
 """Throttles and reasons with every field set, to be overridden where a test cares."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.throttle.lifecycle import Throttles
-from pipeline.throttle.shapes import CLIENTS, Publication, Publications, Reason
+from pipeline.throttle.shapes import CLIENTS, Publications
 from quota.decisions import Asked, Claims
 from quota.entity import QUOTA_TYPES
 from quota.usage import EntityNames
 from schemas.names import ClientKey
-from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_record import Action, Cause, ThrottleRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a client must wait: the columns of `Claims`, with the names of the sensor."""
+
+    quota_type: str
+    sensor_user: str
+    sensor_client_id: str
+    observed: float
+    bound: float | None
+    window_ms: int
+    tokens: float | None
+    owed_ms: int
+    level: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A record that is about to be written."""
+
+    key: ClientKey
+    action: Action
+    cause: Cause
+    throttle_time_ms: int
+    reason: Reason
+    decision_id: str
+
 
 ALICE = ClientKey("", "alice", "etl")
 BOB = ClientKey("", "bob", "")
@@ -62,6 +91,12 @@ def claims(*some: Reason) -> Claims:
 def clients(*some: ClientKey) -> pa.Table:
     """Clients, of `CLIENTS`."""
     return pa.Table.from_pylist([key._asdict() for key in some], CLIENTS)
+
+
+def written_row(one: Publication, wall_ms: int = 0, **changes: Any) -> dict[str, Any]:
+    """A row of `WRITTEN`."""
+    (row,) = publications(one).written(0, wall_ms).to_pylist()
+    return {**row, **changes}
 
 
 def publications(*some: Publication) -> Publications:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from pipeline.throttle.shapes import Reason
 from schemas.names import ClientKey
+from tests.pipeline.throttle.factories import Reason
 
 
 @dataclass(frozen=True, slots=True)

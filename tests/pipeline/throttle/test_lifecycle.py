@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from pipeline.throttle.lifecycle import CheckResult, Running, Throttles, check, check_after_edit, violations_to_publish
-from pipeline.throttle.shapes import Publication, Reason
 from quota.throttle_time import Slicing, Step, ThrottleCaps
-from tests.pipeline.throttle.factories import asked, claims, due, reason, violation
+from tests.pipeline.throttle.factories import Publication, Reason, asked, claims, due, reason, violation
 
 SLICING = Slicing(
     lead_ms=300,

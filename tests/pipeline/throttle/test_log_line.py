@@ -1,15 +1,13 @@
 """A throttle in one line: who, why, until when, and how to ask for more."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeline.command_line import command_text
 from pipeline.throttle.explain import line_of, line_with_command
-from pipeline.throttle.shapes import Written
 from schemas.names import ClientKey
-from tests.pipeline.throttle.factories import reason, violation
+from tests.pipeline.throttle.factories import reason, violation, written_row
 
 NOON_MS = 1_700_049_600_000
 
@@ -23,12 +21,9 @@ FIGURES: dict[str, Any] = {
 
 
 def line(cause: str, action: str = "throttle", throttle_time_ms: int = 10_400, **overrides: Any) -> str:
-    publication = violation(
-        throttle_time_ms=throttle_time_ms, reason=reason(**{**FIGURES, **overrides}), decision_id="7f3a"
-    )
-    object.__setattr__(publication, "cause", cause)
-    object.__setattr__(publication, "action", action)
-    return line_of(Written(publication, 0, NOON_MS + 17_850), quota_version=3)
+    publication = violation(throttle_time_ms=throttle_time_ms, reason=reason(**{**FIGURES, **overrides}))
+    row = written_row(publication, cause=cause, action=action, throttled_until_ms=NOON_MS + 17_850)
+    return line_of(row, quota_version=3)
 
 
 def test_a_violation_shows_raw_and_capped_throttle_time() -> None:
@@ -40,9 +35,7 @@ def test_a_violation_shows_raw_and_capped_throttle_time() -> None:
 
 def test_a_name_can_not_write_a_line_of_its_own() -> None:
     publication = violation(key=ClientKey("b\x07", "u\x1b", "c\nrelease  alice/etl"), reason=reason(**FIGURES))
-    assert line_of(Written(publication, 0, NOON_MS), 3).startswith(
-        r"throttle u\x1b/c\nrelease  alice/etl@b\x07 producer"
-    )
+    assert line_of(written_row(publication), 3).startswith(r"throttle u\x1b/c\nrelease  alice/etl@b\x07 producer")
 
 
 def test_a_release_above_the_bound_says_how_little_is_owed() -> None:
@@ -53,14 +46,12 @@ def test_a_release_above_the_bound_says_how_little_is_owed() -> None:
 
 def test_a_violation_that_makes_a_running_throttle_longer_is_called_an_extension() -> None:
     again = violation(throttle_time_ms=9_000)
-    assert line_of(Written(replace(again, extends=True), 1, NOON_MS), 3).startswith(
-        "extend   alice/etl producer_byte_rate "
-    )
-    assert line_of(Written(again, 0, NOON_MS), 3).startswith("throttle alice/etl ")
+    assert line_of(written_row(again, extends=True), 3).startswith("extend   alice/etl producer_byte_rate ")
+    assert line_of(written_row(again), 3).startswith("throttle alice/etl ")
 
 
 def test_a_line_of_a_job_ends_with_the_command_that_tells_more() -> None:
-    record = Written(violation(decision_id="0123456789abcdef", reason=reason(**FIGURES)), 0, NOON_MS)
+    record = written_row(violation(decision_id="0123456789abcdef", reason=reason(**FIGURES)))
     explain = command_text("throttles", "explain", "01234567")
     assert line_with_command(record, 3) == f"{line_of(record, 3)} · {explain}"
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,7 @@ from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.pipeline.throttle.factories import record, release
+from tests.throttle_records import message, rows_of
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -47,10 +48,6 @@ def clients(count: int, first_seq: int = 0, **changes: Any) -> list[ThrottleReco
     return [record(first_seq + place, user=f"user-{place % 97}", **changes) for place in range(count)]
 
 
-def messages_of(records: Sequence[ThrottleRecord]) -> list[tuple[bytes, bytes, list[tuple[str, bytes]]]]:
-    return [(one.key(), one.to_value(), one.headers(JOB)) for one in records]
-
-
 def read(broker: EmbeddedBroker, name: str) -> dict[int, list[Any]]:
     """Committed records by partition, in order."""
     found: dict[int, list[Any]] = defaultdict(list)
@@ -70,12 +67,14 @@ def test_a_reader_finds_each_record_as_it_was_given(broker: EmbeddedBroker) -> N
     topic = writer(broker, name := made_topic(broker, partitions=3))
     topic.open()
     began_ms = time.time_ns() // 1_000_000
-    topic.publish(records, Marker(len(records)))
+    topic.publish(rows_of(*records), Marker(len(records)))
     ended_ms = time.time_ns() // 1_000_000
     topic.close()
     found = [one for some in read(broker, name).values() for one in some]
     assert all(began_ms <= one.timestamp <= ended_ms for one in found)
-    assert sorted((one.key, one.value, one.headers) for one in found) == sorted(messages_of(records))
+    assert sorted((one.key, one.value, one.headers) for one in found) == sorted(
+        tuple(message(one, JOB)) for one in records
+    )
 
 
 @pytest.mark.broker
@@ -144,7 +143,7 @@ def test_the_end_of_an_empty_topic_is_before_its_first_number(new_topic: NewTopi
 def test_the_end_is_the_highest_number_with_the_job_that_published_it(new_topic: NewTopic) -> None:
     topic = new_topic()
     topic.open()
-    topic.publish([record(3), record(4)], marker=Marker(5))
+    topic.publish(rows_of(record(3), record(4)), marker=Marker(5))
     assert topic.end() == TopicEnd(4, "nightly")
     assert topic.open() == Marker(5)
     topic.close()
@@ -153,7 +152,7 @@ def test_the_end_is_the_highest_number_with_the_job_that_published_it(new_topic:
 def test_a_transaction_without_records_moves_the_marker(new_topic: NewTopic) -> None:
     topic = new_topic()
     topic.open()
-    topic.publish([], marker=Marker(7, "a table"))
+    topic.publish(rows_of(), marker=Marker(7, "a table"))
     assert (topic.open(), topic.end()) == (Marker(7, "a table"), TopicEnd(-1, ""))
     topic.close()
 
@@ -162,9 +161,9 @@ def test_the_marker_is_read_without_taking_the_topic_from_its_writer(new_topic: 
     topic, looker = new_topic(), new_topic()
     topic.open()
     assert looker.committed() is None
-    topic.publish([record(0)], marker=Marker(1, "a table"))
+    topic.publish(rows_of(record(0)), marker=Marker(1, "a table"))
     wait_until(lambda: looker.committed() == Marker(1, "a table"), "the marker of the transaction")
-    topic.publish([record(1)], marker=Marker(2, "a table"))
+    topic.publish(rows_of(record(1)), marker=Marker(2, "a table"))
     assert topic.end().publish_seq == 1
     topic.close()
 
@@ -174,11 +173,11 @@ def test_a_record_that_is_too_large_publishes_nothing_of_its_transaction(new_top
     topic.open()
     too_large = record(1, user="x" * 600_000)
     with pytest.raises(MessageTooLarge):
-        topic.publish([record(0), too_large, record(2)], marker=Marker(3))
+        topic.publish(rows_of(record(0), too_large, record(2)), marker=Marker(3))
     with pytest.raises(TransactionUndecided):
-        topic.publish([record(0)], marker=Marker(1))
+        topic.publish(rows_of(record(0)), marker=Marker(1))
     assert (topic.open(), topic.end()) == (None, TopicEnd(-1, ""))
-    topic.publish([record(0)], marker=Marker(1))
+    topic.publish(rows_of(record(0)), marker=Marker(1))
     assert topic.end().publish_seq == 0
     topic.close()
 
@@ -188,10 +187,10 @@ def test_a_writer_that_was_fenced_publishes_nothing_until_it_opens_again(new_top
     first.open()
     second.open()
     with pytest.raises(TransactionFenced):
-        first.publish([record(0)], marker=Marker(1))
+        first.publish(rows_of(record(0)), marker=Marker(1))
     assert first.open() is None
-    first.publish([record(0)], marker=Marker(1))
+    first.publish(rows_of(record(0)), marker=Marker(1))
     with pytest.raises(TransactionFenced):
-        second.publish([record(1)], marker=Marker(2))
+        second.publish(rows_of(record(1)), marker=Marker(2))
     first.close()
     second.close()
