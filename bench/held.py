@@ -31,9 +31,8 @@ from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.assembly import HandSetClock, Ports, assemble
 from pipeline.throttle.publisher import DeltaOutbox, ThrottleTopic
-from pipeline.throttle.rehearsal import HandSetClock
 from pipeline.throttle.topic import KafkaThrottleTopic
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot

@@ -10,10 +10,9 @@ import pyarrow.compute as pc
 
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import QUOTA_TYPES, TIE_ORDER
-from quota.names import Pair, some_of
 from quota.resolution import Side
 from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
-from quota.usage import EntityNames
+from quota.usage import EntityNames, Pair, some_of
 
 KEY: Final = ("broker_id", "user", "client_id", "quota_type")
 SENSOR: Final = ("sensor_user", "sensor_client_id")

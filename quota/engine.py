@@ -25,7 +25,6 @@ from quota.decisions import (
 )
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument, InvalidUsage
-from quota.names import HashedNames, Pair
 from quota.rates import TokenBuckets
 from quota.resolution import NO_QUOTA, Candidates, Resolved, Side
 from quota.sensors import (
@@ -41,7 +40,7 @@ from quota.sensors import (
 )
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps, owed_time_ms, type_that_owes_most
-from quota.usage import EntityNames, Usage
+from quota.usage import EntityNames, HashedNames, Pair, Usage
 
 __all__ = ["QuotaEngine", "QuotaSnapshot", "ThrottleCaps"]
 
@@ -96,7 +95,7 @@ class QuotaEngine:
     "Rules". The engine works on whole columns, without a Python loop over rows.
 
     The same batches with the same snapshots give the same answers, in any process. Names are compared by 128-bit hashes
-    whose seeds differ from process to process (`quota.names`).
+    whose seeds differ from process to process (`quota.usage`).
 
     Thread rule: no lock inside. Only one call may run at a time, reads included.
 

@@ -53,8 +53,8 @@ from numpy.typing import NDArray
 
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import DEFAULT, KIND_OF_LEVEL, NAMES_OF_LEVEL, QUOTA_TYPES, Level, LevelKind
-from quota.names import HashedNames, KeyIndex, NameColumn, Pair, Seeds, is_named
 from quota.snapshot import Quota, QuotaSnapshot
+from quota.usage import HashedNames, KeyIndex, NameColumn, Pair, Seeds, is_named
 
 NO_QUOTA: Final = -1  # stands for "no quota" in an array of positions in `QuotaSnapshot.quotas`
 

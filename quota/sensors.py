@@ -21,7 +21,6 @@ from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import names_of, names_where
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidUsage
-from quota.names import DictionaryMemo, HashedNames, KeyIndex, Pair, Seeds
 from quota.rates import (
     MAX_DEBT_BURSTS,
     MAX_DEBT_BURSTS_OF_OLD,
@@ -34,7 +33,7 @@ from quota.rates import (
 )
 from quota.resolution import Resolution, Resolved, Side, recorded_keys
 from quota.snapshot import QuotaSnapshot
-from quota.usage import BLOCK_ROWS, EntityNames, NameReader, Usage
+from quota.usage import BLOCK_ROWS, DictionaryMemo, EntityNames, HashedNames, KeyIndex, NameReader, Pair, Seeds, Usage
 
 Key = tuple[Side, int]  # a side and the position of a quota type
 

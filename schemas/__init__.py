@@ -1,6 +1,6 @@
 """Records that cross a boundary: one pydantic model per record. All other forms are derived from the models.
 
-`usage` and `throttle_record` have the values of topics; they, `decisions` and `rows` have the rows of Delta tables.
+`usage` and `throttle_record` have the values of topics; they and `rows` have the rows of Delta tables.
 `columns` and `arrow` derive Spark DDL, JSON Schema and Arrow schema. See docs/design.md, "Contracts". `__all__` is what
 is supported. A module is loaded when one of its names is first asked for, so a program that needs one record loads
 neither pyarrow nor the other models.
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from schemas.arrow import arrow_schema, conform
     from schemas.columns import json_schema, spark_ddl
-    from schemas.decisions import DecisionRow
     from schemas.errors import RowsDoNotFit, SchemaError, UnreadableRecord
     from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC, ClientKey, QuotaType
-    from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
+    from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, SensorStateRow
     from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, ThrottleRecord
     from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
 
@@ -29,10 +28,9 @@ __all__ = [
 _MODULES = {
     "arrow": ("arrow_schema", "conform"),
     "columns": ("json_schema", "spark_ddl"),
-    "decisions": ("DecisionRow",),
     "errors": ("RowsDoNotFit", "SchemaError", "UnreadableRecord"),
     "names": ("ClientKey", "MARKER_TOPIC", "QuotaType", "THROTTLE_TOPIC", "USAGE_TOPIC"),
-    "rows": ("BatchRow", "BrokerQuotaRow", "DeadLetterRow", "QuotaRow", "SensorStateRow"),
+    "rows": ("BatchRow", "BrokerQuotaRow", "DeadLetterRow", "DecisionRow", "QuotaRow", "SensorStateRow"),
     "throttle_record": ("ThrottleByMinuteRow", "ThrottleEventRow", "ThrottleRecord"),
     "usage": ("UsageByMinuteRow", "UsageBySecondRow", "UsageEvent", "UsageRow"),
 }

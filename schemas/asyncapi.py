@@ -13,9 +13,8 @@ import yaml
 from pydantic import BaseModel
 
 from schemas.columns import json_schema
-from schemas.decisions import DecisionRow
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
-from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, SensorStateRow
+from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, SensorStateRow
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, ThrottleRecord
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
 

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
 from schemas import columns as c
-from schemas.decisions import decision_id
 from schemas.errors import UnreadableRecord
 from schemas.names import ClientKey
+from schemas.rows import decision_id
 
 Action = Annotated[Literal["throttle", "release"], c.Unit("action")]
 Cause = Annotated[Literal["violation", "renewed", "expired", "quota_changed", "recovered"], c.Unit("cause")]

@@ -12,7 +12,7 @@ MODULES = (
     "quota.engine",
     "purgatory.batch_wheel",
     "purgatory.delayed_operation",
-    "pipeline.gate.throttle_state",
+    "pipeline.gate.waiting_room",
     "pipeline.gate.gate",
     "pipeline.cli.services",
 )

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.brokers.changes import ChangeWriter, KafkaQuotas, Look
-from pipeline.brokers.lock import running_sync, sync_lock
-from pipeline.brokers.running import Finding, cluster_name
+from pipeline.brokers.running import Finding, cluster_name, running_sync, sync_lock
 from pipeline.brokers.sync import ChosenQuotas
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess

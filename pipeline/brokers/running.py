@@ -6,27 +6,27 @@ And what a sync would do now, without writing anything: for dry runs, difference
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Final, Literal
 
 from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.brokers.changes import KafkaQuotas, callbacks_text
-from pipeline.brokers.lock import running_sync, sync_lock
 from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower, drift_line
 from pipeline.clock import Clock, SystemClock, wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import PermissionMissing
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.command_line import command_text
-from pipeline.errors import ClusterUnreachable, PipelineError, first_line
-from pipeline.process import Background
+from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, first_line
+from pipeline.process import Background, LockHeld, ProcessLock, holder_of
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.address import table_uri
+from pipeline.tables.address import local_folder, table_uri
 from pipeline.tables.broker_quotas import BrokerQuotasTable, state_of, trim_changes
 from pipeline.tables.enforced import NAME
 from pipeline.tables.queries import TableRows
@@ -299,3 +299,37 @@ def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
         yield "warning", f"{drift_line(drift)}. Fix: remove it there, or start the sync with --adopt"
     if len(plan.drifts) > _SHOWN:
         yield "warning", f"and {len(plan.drifts) - _SHOWN} more such values: see {see}"
+
+
+# The lock of one sync for a set of tables. It lies next to the tables, where they are on a local disk. A sync that
+# starts from elsewhere is not stopped by it but fences the first one: by the epoch in the table.
+
+_LOCK: Final = ".kquota-sync.lock"
+
+
+@contextmanager
+def sync_lock(tables_root: str) -> Iterator[None]:
+    """Hold the lock. Raises `Conflict` if another process holds it."""
+    path = _lock_file(tables_root)
+    if path is None:
+        yield
+        return
+    try:
+        lock = ProcessLock(path).__enter__()
+    except LockHeld as exc:
+        message = f"another sync of these tables runs ({path} is held by process {exc.holder})"
+        fix = f"stop the other one (kill {exc.holder}), or start this one with another --tables"
+        raise Conflict(message, fix) from exc
+    with lock:
+        yield
+
+
+def running_sync(tables_root: str) -> str | None:
+    """The process of this machine that holds the lock, as text; None if none does."""
+    path = _lock_file(tables_root)
+    return None if path is None else holder_of(path)
+
+
+def _lock_file(tables_root: str) -> Path | None:
+    folder = local_folder(tables_root)
+    return None if folder is None else folder / _LOCK

@@ -42,7 +42,7 @@ def status(
     Reads the tables and what lies next to them, not the cluster.
     Exit codes: 0 the job is up; 1 it is down.
     """
-    from pipeline.brokers.lock import running_sync
+    from pipeline.brokers.running import running_sync
     from pipeline.job.status import is_down, status_of
 
     settings = source.settings()

@@ -28,7 +28,7 @@ from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.meter.scrape_sources import ExporterSource
+    from pipeline.meter.scrape_meter import ExporterSource
     from pipeline.meter.scrapes import NameMap
     from pipeline.settings.model import Settings
     from quota.broker_levels.writes import Change
@@ -132,7 +132,7 @@ def sources_of(
         typer.BadParameter: A pair of `--map` is not NAME=MEANING.
         UsageError: No target is given, or one of them is not an address.
     """
-    from pipeline.meter.scrape_sources import addresses, with_brokers
+    from pipeline.meter.scrape_meter import addresses, with_brokers
     from pipeline.meter.scrapes import NameMap
 
     try:

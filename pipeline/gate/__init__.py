@@ -5,8 +5,7 @@
 
 from pipeline.gate.follower import KafkaFollower
 from pipeline.gate.gate import Gate, GateStats, GateTimeout, Passage, Throttled
-from pipeline.gate.throttle_state import Lease
-from pipeline.gate.waiting_room import GateDepleted, GateLimits, RequestSizeRefused
+from pipeline.gate.waiting_room import GateDepleted, GateLimits, Lease, RequestSizeRefused
 
 __all__ = [
     "Gate",

@@ -23,8 +23,7 @@ from typing import Any, Final, NamedTuple, Self
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import PipelineError
 from pipeline.gate.follower import Follower, FollowerState, KafkaFollower
-from pipeline.gate.throttle_state import Lease
-from pipeline.gate.waiting_room import GateLimits, Occupancy, WaitingCaller, WaitingRoom
+from pipeline.gate.waiting_room import GateLimits, Lease, Occupancy, WaitingCaller, WaitingRoom
 from pipeline.process import restart_in_children
 from purgatory.timer import Reaper
 from schemas.names import THROTTLE_TOPIC, ClientKey

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from pipeline.meter.usage_messages import Client, new_client
+from pipeline.meter.usage_topic import Client, new_client
 from quota.arrays import Flags, Floats, Ints
 from schemas.usage import LARGEST_MEASURE
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.settings.model import Settings
-from pipeline.throttle.rehearsal import Rehearsal
+from pipeline.throttle.assembly import Rehearsal
 from quota.arrays import Ids, Ints
 from quota.entity import QUOTA_TYPES
 from quota.replay import Evaluation

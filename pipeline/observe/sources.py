@@ -20,11 +20,9 @@ from pipeline.cluster.acls import Acl
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.transactions import Mark
 from pipeline.errors import PipelineError
-from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ScrapeMeter
-from pipeline.meter.scrape_sources import ExporterSource
+from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ExporterSource, ScrapeMeter
 from pipeline.meter.scrapes import NameMap
-from pipeline.meter.usage_messages import Message
-from pipeline.meter.usage_topic import UsagePublisher
+from pipeline.meter.usage_topic import Message, UsagePublisher
 from pipeline.observe.observation import SECOND_MS
 from pipeline.stream.usage_columns import USAGE_SCHEMA, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage

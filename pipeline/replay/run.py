@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from pipeline.replay.request import Plan, ReplayRequest, Start, Timeline, usage_not_kept
 from pipeline.replay.usage_batches import Outcome, ReplayResult, UsageBatch, UsageReader
-from pipeline.throttle.rehearsal import Rehearsal
+from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.shapes import Publications, int64s
 from quota.arrays import Ids, Ints
-from quota.names import KeyIndex, Pair
 from quota.snapshot import QuotaSnapshot
+from quota.usage import KeyIndex, Pair
 from schemas.names import ClientKey
 
 Progress = Callable[[int, int], None]

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from pipeline.settings.model import Settings
+from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.explain import Row
-from pipeline.throttle.rehearsal import Rehearsal
 from pipeline.throttle.shapes import Ints, Publications
 from quota.engine import Scope
 from quota.replay import Evaluation

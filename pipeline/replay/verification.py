@@ -16,8 +16,8 @@ from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.reading import TimeSlices, read_table, split_range
+from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.decider import Decider
-from pipeline.throttle.rehearsal import Rehearsal
 from quota.engine import Scope
 from quota.replay import (
     KEY,
@@ -31,7 +31,7 @@ from quota.replay import (
     evaluation_of,
 )
 from schemas.arrow import arrow_schema
-from schemas.decisions import DecisionRow
+from schemas.rows import DecisionRow
 
 _DERIVED: Final = frozenset({"evaluated_at", "date"})
 _ROWS: Final = pa.schema([field.remove_metadata() for field in arrow_schema(DecisionRow) if field.name not in _DERIVED])

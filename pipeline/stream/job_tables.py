@@ -29,8 +29,7 @@ from quota.current_rates import COLUMNS, TOTALS, CurrentRates
 from quota.replay import Evaluation
 from quota.sensors import of_sensors_with_parts
 from schemas.arrow import conform
-from schemas.decisions import DecisionRow
-from schemas.rows import RatesRow, SensorStateRow
+from schemas.rows import DecisionRow, RatesRow, SensorStateRow
 
 log = logging.getLogger(__name__)
 

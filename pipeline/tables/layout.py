@@ -24,8 +24,7 @@ from pipeline.tables.port import TableOfAnotherBuild, tables_of_another_job
 from pipeline.tables.queries import column_names
 from pipeline.tables.table_features import altering, unfit_features_of, unwritable
 from schemas.arrow import arrow_schema
-from schemas.decisions import DecisionRow
-from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, QuotaRow, RatesRow, SensorStateRow
+from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, RatesRow, SensorStateRow
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
 

@@ -15,7 +15,7 @@ from pipeline.tables.queries import TableRows, predicates
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import QUOTA_TYPES, Level, entity_at
-from schemas.decisions import DecisionRow
+from schemas.rows import DecisionRow
 from schemas.throttle_record import ThrottleEventRow, counts, written_ms
 
 # Quota type -> the columns of `usage` whose sum it limits.

@@ -1,19 +1,28 @@
 """The one place that wires engine, decider, publisher, purgatory and ledger to each other.
 
-The job, the simulation, the closed-loop benchmark and the tests of faults all call `assemble`, so what is proven of one
+The job, replays, the closed-loop benchmark and the tests of faults all call it, so what is proven of one
 holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.take_over` is the step that takes up
 stored throttles and fences an earlier publisher.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
 
-from pipeline.clock import Clock
+import pyarrow as pa
+
+from pipeline.clock import Clock, Moment
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.throttle.decider import Decider
-from pipeline.throttle.publisher import Announce, Outbox, Publisher, Publishing, ThrottleTopic
+from pipeline.throttle.decider import Decided, Decider
+from pipeline.throttle.publisher import NO_ROWS, Announce, Outbox, Publisher, Publishing, ThrottleTopic
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
+from pipeline.throttle.shapes import Publications
+from quota.arrays import Ints
 from quota.engine import QuotaEngine, Scope
+from quota.replay import Evaluation
+from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import Slicing
+from quota.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +87,141 @@ def _slicing(settings: Settings) -> Slicing:
 
 def _lead(settings: Settings) -> RenewLead:
     return RenewLead(settings.stream.trigger_ms, settings.purgatory.client_lag_ms, settings.purgatory.min_renew_lead_ms)
+
+
+# The job's own decider and purgatory on a clock that is set by hand, without Kafka, Spark and tables.
+#
+# `kquota what-if`, `kquota simulate` and the shadow of `observe` run it, so they say what the job would do.
+
+
+class HandSetClock:
+    """`pipeline.clock.Clock`, set by hand. Wall time and steady time are the same until it is set back.
+
+    Attributes:
+        now_ms: The wall clock.
+    """
+
+    def __init__(self, start_ms: int) -> None:
+        self.now_ms = start_ms
+        self._set_back_ms = 0
+
+    def now(self) -> Moment:
+        """The instant it was set to."""
+        return Moment(self.now_ms, self.now_ms + self._set_back_ms)
+
+    def set_back(self, now_ms: int) -> None:
+        """Change the wall clock alone."""
+        self._set_back_ms += self.now_ms - now_ms
+        self.now_ms = now_ms
+
+
+Hear = Callable[[Publications, Ints], None]
+"""Hears records that are published together, and of each the instant."""
+
+
+class Unpublished:
+    """`pipeline.throttle.publisher.Publishing` without tables and readers."""
+
+    is_behind = False
+
+    def __init__(self, hear: Hear = lambda _publications, _at_ms: None) -> None:
+        self._hear = hear
+        self.running = NO_ROWS
+        """The throttles that run when the purgatory takes over."""
+
+    def newest(self) -> tuple[int, pa.Table]:
+        """No number was given so far."""
+        return -1, self.running
+
+    def take_over(self, highest_stored_seq: int, now: Moment, takes_topic: bool, again: pa.Table) -> None:
+        """Nothing is stored."""
+
+    def write(
+        self,
+        publications: Publications,
+        evaluation: Evaluation,
+        wall_ms: Ints,
+        batch_versions: dict[str, int] | None = None,
+    ) -> int:
+        """Let the records be heard."""
+        self._hear(publications, wall_ms)
+        return len(publications)
+
+    def catch_up(self, now: Moment) -> bool:
+        """Nothing is missing anywhere."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+_NAME: Final = "rehearsal"
+
+
+class Rehearsal:
+    """Decides batches at given instants; between them, checks and ends of throttles happen at their exact millisecond.
+
+    * `hear`: Hears the records. Those of one call are of one wait or batch; those of a client come in order.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        scope: Scope,
+        hear: Hear = lambda _publications, _at_ms: None,
+        cluster: str = _NAME,
+    ) -> None:
+        self._clock, self._records = HandSetClock(0), Unpublished(hear)
+        enforcement = enforcement_of(settings, scope, cluster, self._records, self._clock)
+        self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
+        self.snapshot = QuotaSnapshot(-1, ())
+
+    @property
+    def now_ms(self) -> int:
+        """The instant to which time has come."""
+        return self._clock.now_ms
+
+    def begin(self, at_ms: int, running: pa.Table = NO_ROWS, buckets: pa.Table | None = None) -> None:
+        """Begin to hold clients at an instant.
+
+        * `running`: The last row of `throttle_events` of each client that is held then.
+        * `buckets`: As `QuotaEngine.buckets` returns them; None: as they are.
+        """
+        self._clock.now_ms = at_ms
+        if buckets is not None:
+            self.decider.restore_buckets(buckets)
+        self._records.running = running
+        self.purgatory.take_over()
+        if self.snapshot.version >= 0:
+            self.purgatory.quotas_changed(self.snapshot)
+
+    def put_in_force(self, snapshot: QuotaSnapshot) -> None:
+        """The quotas from now on. Throttles that they change are checked at once."""
+        if snapshot is not self.snapshot:
+            self.snapshot = snapshot
+            self.purgatory.quotas_changed(snapshot)
+
+    def decide(
+        self, usage: pa.Table | Usage, evaluation: Evaluation, is_old: bool = False, holds: bool = True
+    ) -> Decided:
+        """Decide a batch by the quotas in force, and hold whom it asks to hold, unless it is too old.
+
+        * `evaluation`: Facts of the batch; its quota version is set to that of the quotas in force.
+        * `holds`: False: the batch only fills the sample windows.
+        """
+        evaluation = replace(evaluation, quota_version=self.snapshot.version)
+        decided = self.decider.decide(self.snapshot, usage, evaluation, self._clock.now(), is_old=is_old)
+        if holds and not is_old and len(decided.violations):
+            self.purgatory.violated(decided.violations, evaluation, {})
+        return decided
+
+    def begin_epoch(self, last_ms: int, now_ms: int) -> None:
+        """The clocks are set back: after the instant `last_ms`, until which throttles run, comes `now_ms`."""
+        self.wait_until(last_ms)
+        self._clock.set_back(now_ms)
+
+    def wait_until(self, until_ms: int) -> None:
+        """Move the clock on to an instant; checks and ends up to it, inclusive, happen when they are due."""
+        self._clock.now_ms = max(until_ms, self._clock.now_ms)
+        while self.purgatory.pop_due():
+            self.purgatory.tick(is_on_time=True)

@@ -35,13 +35,12 @@ from quota.current_rates import CurrentRates, RecentUsage, current_rates
 from quota.decisions import Asked, Claims, Decisions
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
-from quota.names import Pair
 from quota.replay import Evaluation
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import type_that_owes_most
-from quota.usage import Usage
-from schemas.decisions import decision_ids
+from quota.usage import Pair, Usage
+from schemas.rows import decision_ids
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from purgatory.batch_wheel import BatchTimingWheel, slots_of
 from quota.arrays import Ids
 from quota.decisions import Claims, names_of, names_where
 from quota.entity import QUOTA_TYPES
-from quota.names import KeyIndex, Pair
+from quota.usage import KeyIndex, Pair
 
 _NONE: Final = -1
 _NO_NUMBERS: Final = np.zeros(0, np.int64)

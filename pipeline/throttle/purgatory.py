@@ -33,10 +33,10 @@ from pipeline.throttle.shapes import (
 )
 from quota.decisions import Asked, Claims, names_of
 from quota.entity import QUOTA_TYPES
-from quota.names import some_of
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import Slicing, Step
+from quota.usage import some_of
 from schemas.throttle_record import Cause
 
 log = logging.getLogger(__name__)

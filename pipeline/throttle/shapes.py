@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quota.decisions import Claims, names_of, names_where
 from quota.entity import QUOTA_TYPES
-from quota.names import Pair
+from quota.usage import Pair
 from schemas.names import ClientKey
 
 if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only

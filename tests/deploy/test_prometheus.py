@@ -17,8 +17,7 @@ import yaml
 from pipeline.brokers.running import SyncMetrics
 from pipeline.clock import SystemClock
 from pipeline.job.metrics import JobMetrics
-from pipeline.meter.scrape_meter import ScrapeMeter, scrape_metrics
-from pipeline.meter.scrape_sources import ExporterSource
+from pipeline.meter.scrape_meter import ExporterSource, ScrapeMeter, scrape_metrics
 from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_topic import UsagePublisher
 from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pipeline.cluster.acls import METER_IDENTITY
 from pipeline.cluster.transactions import Mark
 from pipeline.errors import ClusterUnreachable, TransactionFenced, TransactionUndecided
-from pipeline.meter.usage_messages import Message
+from pipeline.meter.usage_topic import Message
 
 Failure = Literal["lost", "late", "too old"]
 

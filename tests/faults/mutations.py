@@ -26,7 +26,7 @@ from quota import decisions
 from quota.rates import MAX_DEBT_BURSTS, SampleWindows, TokenBuckets
 from quota.sensors import BatchInstant
 from quota.throttle_time import Slicing
-from schemas.decisions import DecisionRow
+from schemas.rows import DecisionRow
 from tests.fakes.topic import MemoryTopic
 
 Change = Callable[..., Any]

@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any, Final
 
-from pipeline.demo.process import terminate
+from pipeline.demo.process import spawn, terminate
 from pipeline.tables.throttles import recent_events, running_throttles
 from tests.pages.blocks import ROOT
 from tests.pages.transcript import reader_environment
@@ -96,14 +96,8 @@ def running_demo(folder: Path) -> Iterator[RunningDemo]:
     # By its path, as `make run` starts it: so the demo's hints name this path too.
     environment = {**reader_environment(folder), "PATH": os.environ["PATH"]}
     with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [str(folder / ".venv" / "bin" / "kquota"), "demo"],
-            cwd=folder,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        # It ends with this process, also if that is killed.
+        process = spawn([str(folder / ".venv" / "bin" / "kquota"), "demo"], cwd=folder, output=output, env=environment)
     try:
         demo = RunningDemo(folder, process)
         demo.await_start()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota.names import KeyIndex, NameColumn, Pair, Seeds
+from quota.usage import KeyIndex, NameColumn, Pair, Seeds
 
 SEEDS = Seeds.draw()
 

@@ -15,8 +15,8 @@ import schemas.asyncapi
 from schemas.arrow import arrow_schema, conform
 from schemas.asyncapi import MODELS, generated_files
 from schemas.columns import columns, json_schema, spark_ddl
-from schemas.decisions import decision_id
 from schemas.errors import RowsDoNotFit, UnsupportedFieldType
+from schemas.rows import decision_id
 from schemas.throttle_record import ThrottleRecord
 from schemas.usage import UsageEvent, UsageRow
 

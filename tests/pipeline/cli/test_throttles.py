@@ -23,7 +23,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.entity import QUOTA_TYPES
-from schemas.decisions import decision_id
+from schemas.rows import decision_id
 from schemas.throttle_record import ThrottleEventRow
 from tests.integration.throttle_job import ThrottleJob
 from tests.pipeline.cli.running import Answer, kquota

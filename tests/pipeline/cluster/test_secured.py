@@ -28,8 +28,7 @@ from pipeline.cluster.topics import check_topics, create_topics, topic_specs
 from pipeline.cluster.transactions import Mark
 from pipeline.gate.follower import KafkaFollower
 from pipeline.gate.gate import Gate
-from pipeline.meter.usage_messages import Message
-from pipeline.meter.usage_topic import KafkaUsageTopic
+from pipeline.meter.usage_topic import KafkaUsageTopic, Message
 from pipeline.throttle.publisher import Marker
 from pipeline.throttle.topic import KafkaThrottleTopic
 from tests.pipeline.brokers.quota_broker import user

@@ -13,7 +13,7 @@ from pipeline.clock import Moment, wall_ms
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
-from pipeline.gate.throttle_state import ThrottleState, lease_end_ms
+from pipeline.gate.waiting_room import ThrottleState, lease_end_ms
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.forking import in_a_child

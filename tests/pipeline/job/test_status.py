@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.brokers.lock import sync_lock
+from pipeline.brokers.running import sync_lock
 from pipeline.errors import Conflict
 from pipeline.job.lock import JobLock
 from pipeline.job.status import Heartbeat, is_down, last_beat_ms, signs_of, status_of

@@ -13,9 +13,8 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.command_line import command_text
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import UsageError
-from pipeline.meter import scrape_meter, scrape_sources
-from pipeline.meter.scrape_meter import ACCURACY, ScrapeMeter
-from pipeline.meter.scrape_sources import Address, ExporterSource, addresses, with_brokers
+from pipeline.meter import scrape_meter
+from pipeline.meter.scrape_meter import ACCURACY, Address, ExporterSource, ScrapeMeter, addresses, with_brokers
 from pipeline.meter.scrapes import QUOTA_PATTERNS, NameMap
 from pipeline.meter.usage_topic import UsagePublisher
 from tests.fakes.clock import ManualClock
@@ -124,7 +123,7 @@ BAD = [
 def test_a_bad_target_is_one_line_and_the_others_are_metered(
     answer: object, reason: str, good: Exporter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(scrape_sources, "MAX_PAGE_BYTES", 1024 * 1024)
+    monkeypatch.setattr(scrape_meter, "MAX_PAGE_BYTES", 1024 * 1024)
     with exporter(answer) as bad, caplog.at_level(logging.INFO):  # type: ignore[arg-type]
         run = Run(("1", bad.url), ("2", good.url))
         for _ in range(4):

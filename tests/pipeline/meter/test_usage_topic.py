@@ -21,14 +21,16 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import Conflict, PipelineError, TransactionFenced, TransactionUndecided
-from pipeline.meter.usage_messages import (
+from pipeline.meter.usage_topic import (
     MAX_MESSAGE_BYTES,
+    KafkaUsageTopic,
     Message,
+    UsagePublisher,
+    UsageWriter,
     Used,
     messages_of,
     new_client,
 )
-from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher, UsageWriter
 from schemas.usage import UsageEvent
 from tests.fakes.usage_topic import Failure, MemoryUsageTopic, UsageBroker
 from tests.log_messages import messages_of as logged_by

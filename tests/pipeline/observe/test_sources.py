@@ -14,7 +14,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.errors import PipelineError
-from pipeline.meter.scrape_sources import ExporterSource
+from pipeline.meter.scrape_meter import ExporterSource
 from pipeline.meter.scrapes import NameMap
 from pipeline.observe.observation import Observation
 from pipeline.observe.sources import ScrapedSource, SourceState, TopicSource

@@ -19,7 +19,7 @@ from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
 from quota.replay import Evaluation
 from schemas.arrow import conform
-from schemas.decisions import DecisionRow
+from schemas.rows import DecisionRow
 from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.quota.factories import table

@@ -20,8 +20,7 @@ from bench.machine import arguments, machine_line
 from bench.pages import table, write_part
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.stream.usage_columns import USAGE_SCHEMA
-from pipeline.throttle.assembly import enforcement_of
-from pipeline.throttle.rehearsal import Unpublished
+from pipeline.throttle.assembly import Unpublished, enforcement_of
 from pipeline.throttle.shapes import Ints, Publications
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
