@@ -24,7 +24,7 @@ from bench.machine import arguments
 from bench.pages import row, table
 from bench.stage import KQUOTA
 from pipeline.clock import wall_ms
-from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS
+from pipeline.demo.folder import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import create_missing

@@ -1,4 +1,4 @@
-"""Rows and documents for programs: JSON, YAML and CSV that a terminal and a spreadsheet only show.
+"""Texts that programs read and write: JSON, YAML and CSV that a terminal and a spreadsheet only show, and text files.
 
 Names of users and client-ids come from clients. A document may be printed on a terminal, and opened by a spreadsheet.
 So what a terminal would not show as it is, and what the encoding of the output cannot say, is escaped. JSON and YAML
@@ -9,11 +9,15 @@ text that a spreadsheet would run as a formula has a quote before it.
 import csv
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
-from pipeline.errors import is_shown, printable
+from pipeline.errors import UsageError, is_shown, printable
 
 UTF_8: Final = "utf-8"
 
@@ -82,3 +86,50 @@ def _escaped(text: str, encoding: str, escape: Callable[[str], str]) -> str:
 def _json_escape(sign: str) -> str:
     units = sign.encode("utf-16-be", "surrogatepass").hex()
     return "".join(rf"\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
+class UnreadableFile(UsageError):
+    """A file cannot be read as text."""
+
+    def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
+        self.path = path
+        super().__init__(f"{path} of {option} cannot be read: {cause}", fix)
+
+
+def _unwritable(option: str, path: Path, cause: str, fix: str) -> UsageError:
+    return UsageError(f"{path} of {option} cannot be written: {cause}", fix)
+
+
+def refuse_unwritable(option: str, path: Path) -> None:
+    """Refuse (`UsageError`) a path before work is done whose result could not be written to it. Writes nothing."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise _unwritable(option, path, f"there is no folder {folder}", f"mkdir -p {quote(str(folder))}")
+    if path.is_dir():
+        example = quote(str(path / "report.html"))
+        raise _unwritable(option, path, "it is a folder", f"name a file in it: {option} {example}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise _unwritable(option, path, "permission denied", f"see who may write: ls -ld {quote(str(folder))}")
+
+
+def read_text_file(option: str, path: Path) -> str:
+    """The text of a UTF-8 file; `UnreadableFile` if it is missing, not a file, may not be read or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as exc:
+        raise UnreadableFile(option, path, "there is no such file", _remedy_of_missing(path)) from exc
+    except OSError as exc:
+        fix = f"see what it is and who may read it: ls -ld {quote(str(path))}"
+        raise UnreadableFile(option, path, exc.strerror or str(exc), fix) from exc
+    except UnicodeDecodeError as exc:
+        byte = f"byte {exc.start} is not UTF-8"
+        raise UnreadableFile(option, path, byte, "save the file as UTF-8, or name another one") from exc
+
+
+def _remedy_of_missing(path: Path) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return f"correct the path: there is no folder {folder.absolute()}"
+    alike = get_close_matches(path.name, [one.name for one in folder.iterdir()], cutoff=0.5)
+    found = f"; it has {', '.join(alike)}" if alike else ""
+    return f"correct the path: the folder is {folder.absolute()}{found}"

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 from pydantic import SecretStr
 
-from pipeline.settings.places import StoreSettings
+from pipeline.settings.model import StoreSettings
 from pipeline.tables.object_store import reach_with
 from tests.waiting import wait_until
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from pipeline.cli.output import remark, say
 from pipeline.clock import SHOWN_DIGITS, clock_time, wall_ms
-from pipeline.demo.folder import at_the_end, while_it_runs
-from pipeline.demo.plan import STOCK_CLIENTS
+from pipeline.demo.folder import STOCK_CLIENTS, at_the_end, while_it_runs
 from pipeline.job.metrics import Listeners
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.explain import line_with_command

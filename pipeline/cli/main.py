@@ -12,10 +12,9 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from pipeline.cli import checks, demo, meter, observe, services, tables, throttles, topics, what_if
+from pipeline.cli import meter, observe, quota_edits, quotas, services, setup, throttles, topics, what_if
 from pipeline.cli.options import unbundled
 from pipeline.cli.output import discard_output, print_what_it_can, remark, say
-from pipeline.cli.quotas import edit, files, history, show, sync
 from pipeline.command_line import carry_nothing, not_installed
 from pipeline.errors import PipelineError, UsageError, first_line
 from pipeline.process import exit_code_of, run_to_exit, steps_left
@@ -35,11 +34,11 @@ Commands = Mapping[str, Callable[..., None] | Group]
 
 _COMMANDS: Final[Commands] = {
     "run": services.run,
-    "demo": demo.demo,
+    "demo": services.demo,
     "observe": observe.observe,
-    "mode": tables.mode,
-    "doctor": checks.doctor,
-    "status": checks.status,
+    "mode": setup.mode,
+    "doctor": setup.doctor,
+    "status": setup.status,
     "gate": services.gate,
     "dashboard": services.dashboard,
     "simulate": what_if.simulate,
@@ -47,19 +46,19 @@ _COMMANDS: Final[Commands] = {
     "quotas": Group(
         "See, edit, version and restore quotas.",
         {
-            "describe": show.describe,
-            "alter": edit.alter,
-            "delete": edit.delete,
-            "export": files.export,
-            "apply": files.apply,
-            "import": files.import_,
-            "history": history.history,
-            "diff": history.diff,
-            "at": history.at,
-            "rollback": history.rollback,
-            "effective": show.effective,
-            "sql": edit.sql,
-            "sync": sync.sync,
+            "describe": quotas.describe,
+            "alter": quota_edits.alter,
+            "delete": quota_edits.delete,
+            "export": quotas.export,
+            "apply": quota_edits.apply,
+            "import": quota_edits.import_,
+            "history": quotas.history,
+            "diff": quotas.diff,
+            "at": quotas.at,
+            "rollback": quota_edits.rollback,
+            "effective": quotas.effective,
+            "sql": quota_edits.sql,
+            "sync": quotas.sync,
         },
     ),
     "throttles": Group(
@@ -73,7 +72,7 @@ _COMMANDS: Final[Commands] = {
     ),
     "tables": Group(
         "Create the Delta tables of the pipeline; print SQL for views over them.",
-        {"create": tables.create, "views": tables.views},
+        {"create": setup.create, "views": setup.views},
     ),
     "topics": Group("Create and check the topics of the pipeline.", {"create": topics.create, "check": topics.check}),
     "meter": Group(
@@ -86,12 +85,12 @@ _COMMANDS: Final[Commands] = {
             "status": meter.status,
         },
     ),
-    "config": Group("Show the settings in force, or their schema.", {"show": checks.show, "schema": checks.schema}),
+    "config": Group("Show the settings in force, or their schema.", {"show": setup.show, "schema": setup.schema}),
     "jars": Group(
         "Fetch and check the locked jars of Spark and of the embedded broker.",
         {
-            "fetch": checks.fetch_jars,
-            "paths": checks.jar_paths,
+            "fetch": setup.fetch_jars,
+            "paths": setup.jar_paths,
         },
     ),
 }
@@ -121,7 +120,7 @@ def _add(commands: Commands, to: typer.Typer) -> None:
             to.add_typer(group, name=name)
         else:
             # -2h is an instant, not an option.
-            settings = {"ignore_unknown_options": True} if command is history.at else None
+            settings = {"ignore_unknown_options": True} if command is quotas.at else None
             to.command(name, context_settings=settings)(unbundled(command))
 
 

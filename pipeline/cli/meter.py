@@ -175,7 +175,7 @@ def enable(
     with 4. Exit code 5: a broker does not use Kafka's own quotas.
     """
     from pipeline.brokers.metering import planned
-    from pipeline.cli.quotas.sync import print_changes
+    from pipeline.cli.quotas import print_changes
 
     settings = source.settings()
     changes = planned(settings, by)
@@ -193,7 +193,7 @@ def disable(
 ) -> None:
     """Take away what kquota meter enable has written, with --yes. Quotas of others stay."""
     from pipeline.brokers.metering import removal
-    from pipeline.cli.quotas.sync import print_changes
+    from pipeline.cli.quotas import print_changes
 
     settings = source.settings()
     changes = removal(settings)

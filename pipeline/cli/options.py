@@ -17,8 +17,8 @@ import typer
 from pipeline.cli.output import FORMATS, format_option
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
+from pipeline.documents import refuse_unwritable
 from pipeline.errors import UsageError
-from pipeline.text_file import refuse_unwritable
 from quota.entity import QUOTA_TYPES
 from quota.units import age_text
 from schemas.names import USAGE_TOPIC

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from pipeline.cli.entity import Client, ClientNames
 from pipeline.cli.options import (
     ClusterSource,
     Output,
@@ -31,7 +32,6 @@ from pipeline.cli.output import (
     say,
     until_reader_goes,
 )
-from pipeline.cli.quotas.entity import Client, ClientNames
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, UsageError

@@ -11,7 +11,7 @@ import typer
 from pipeline.cli.options import Output, Source, TablesSource, as_iso, covered_text, parse_range
 from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar, remark, say
 from pipeline.clock import clock_time
-from pipeline.text_file import read_text_file
+from pipeline.documents import read_text_file
 from schemas.names import ClientKey
 
 if TYPE_CHECKING:

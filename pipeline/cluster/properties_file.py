@@ -12,8 +12,8 @@ from typing import Final
 
 import javaproperties
 
+from pipeline.documents import UnreadableFile, read_text_file
 from pipeline.errors import ClientPropertiesInvalid
-from pipeline.text_file import UnreadableFile, read_text_file
 
 _REFERENCE: Final = re.compile(r"\$\{(env|file|dir):([^}]*)\}")
 

@@ -14,10 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.dashboard.api import RANGES, SEE, Query
 from pipeline.dashboard.reader import TablesReader, client_of, names_table
-from pipeline.dashboard.state import State, picked, throttled_row
-from pipeline.dashboard.verdict import protection_text, shown_as
+from pipeline.dashboard.state import State, picked, protection_text, shown_as, throttled_row
 from pipeline.errors import PipelineError, TableMissing
 from pipeline.replay.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_uri
@@ -29,12 +27,15 @@ from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.tables.rates import read_rates
 from pipeline.tables.reading import clients_seen
 from pipeline.tables.throttles import Wanted
-from pipeline.web import QueryRefused
 from quota.effective import Effective, effective, resolved
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
 from schemas.throttle_record import counts, verb, written_ms
+
+SEE: Final = "see docs/dashboard.md"
+RANGES: Final = {"15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "24h": 86_400_000, "7d": 604_800_000}
+"""The lengths of the ranges, in ms; each ends now."""
 
 # Rates of the client's sensors.
 
@@ -218,13 +219,13 @@ _SHORTEST_MS, _LONGEST_MS = 10_000, 60_000
 _USED: Final = {"produced": "produced_bytes", "fetched": "fetched_bytes", "waited": "broker_throttle_ms"}
 
 
-def protected_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
+def protected_document(reader: TablesReader, state: State, client: tuple[str, str]) -> dict[str, Any]:
     """What the other clients used before and during the newest throttle of a client in the last 15 minutes.
 
     The two spans are as long as the throttle, but 10 to 60 s. One that began less than 10 s ago is not compared yet.
     The neighbours that used the most come first; a wait at brokers is None where no meter reports it.
     """
-    client, now_ms = client_in(query), state.now_ms
+    now_ms = state.now_ms
     known_ms = min(state.rates_at_ms or now_ms, now_ms)
     span = span_of(reader, now_ms, RANGES["15m"])
     found = bands(_newest(reader, "throttle_events", _RECORD_COLUMNS, client, span), span.since_ms)
@@ -341,22 +342,11 @@ def _resolved(snapshot: QuotaSnapshot, user: str, client_id: str) -> dict[str, d
 _ALIKE: Final = 5
 
 
-def client_in(query: Query) -> tuple[str, str]:
-    """The client that a request is about. Raises `QueryRefused` without a user."""
-    if not query.user:
-        raise QueryRefused(["'user' is missing"], SEE)
-    return query.user, query.client_id or ""
-
-
-def client_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
-    """The view Client.
-
-    Raises:
-        QueryRefused: No user is given.
-    """
-    client, snapshot = client_in(query), reader.snapshot()
+def client_document(reader: TablesReader, state: State, client: tuple[str, str], range_ms: int) -> dict[str, Any]:
+    """The view Client, of a range that ends now."""
+    snapshot = reader.snapshot()
     user, client_id = client
-    span = span_of(reader, state.now_ms, RANGES[query.range])
+    span = span_of(reader, state.now_ms, range_ms)
     found = effective(snapshot, user, client_id, _clients_of(reader, user, client_id))
     whole_until_ms = 0 if state.batch is None else state.batch["evaluated_at_ms"]
     series = read_series(reader, found, client, span, whole_until_ms)

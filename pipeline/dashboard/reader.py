@@ -3,11 +3,10 @@
 Each box of a view is a query over the newest version of a table.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import Event, Lock, Thread
+from threading import Event
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,8 +15,8 @@ from deltalake import DeltaTable
 from pipeline.clock import wall_ms
 from pipeline.dashboard.state import State, health
 from pipeline.documents import json_text
-from pipeline.errors import PipelineError, TableMissing
-from pipeline.process import JobSigns
+from pipeline.errors import PipelineError, TableMissing, Unreachable
+from pipeline.process import Background, JobSigns
 from pipeline.settings.model import EngineSettings, PurgatorySettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.opening import open_table
@@ -33,90 +32,50 @@ from quota.entity import Owners
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
 
-# The feed: one thread that reads the tables repeatedly and wakes requests that wait for the next state.
-
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_SECONDS: Final = 1.0
+_LOOK_EVERY_SECONDS: Final = 1.0
+_FIRST_SECONDS: Final = 60.0
 
 
 class Feed:
-    """The newest state. `start` it, and `close` it at the end."""
+    """The newest state, by a look at the tables each second. `start` it, and `close` it at the end."""
 
     def __init__(self, reader: "TablesReader", now: Callable[[], int] = wall_ms) -> None:
         self._reader = reader
         self._now = now
         self.state: State | None = None
         """The newest state; None before the first look is done."""
-        self._texts: dict[bool, bytes] = {}
-        self._lock = Lock()
-        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-        self._over = Event()
-        self._thread = Thread(target=self._follow, name="dashboard-feed", daemon=True)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it was closed."""
-        return self._over.is_set()
+        self._has_looked = Event()
+        self._thread = Background("dashboard-feed", self._look, lambda _: None)
 
     def start(self) -> None:
         """Begin to look."""
         self._thread.start()
 
-    def end(self) -> None:
-        """Ask it to end; the streams end, too. From any thread or signal handler."""
-        self._over.set()
-
     def close(self) -> None:
-        """End, and wait until it has; whoever waits is woken."""
-        self.end()
-        self._wake()
-        if self._thread.ident is not None:
-            self._thread.join()
+        """End, and wait until it has."""
+        self._thread.close()
 
-    def text(self, whole: bool) -> bytes:
-        """The newest state as JSON: the view Now, or only what every view needs. b"" before the first look."""
-        state = self.state
-        if state is None:
-            return b""
-        with self._lock:
-            if whole not in self._texts:
-                self._texts[whole] = encoded(state.summary() if whole else state.head())
-            return self._texts[whole]
+    def newest(self) -> State:
+        """The newest state. Waits for the first one: 20 s were seen on a busy machine.
 
-    async def next_state(self, seconds: float) -> None:
-        """Return at the next look's end, or after some seconds."""
-        one = (asyncio.get_running_loop(), asyncio.Event())
-        with self._lock:
-            self._waiting.add(one)
+        Raises:
+            Unreachable: It did not come in a minute.
+        """
+        self._has_looked.wait(0 if self.state else _FIRST_SECONDS)
+        if self.state is None:
+            msg = "the dashboard has not read the tables yet"
+            raise Unreachable(msg, "repeat this in a second")
+        return self.state
+
+    def _look(self) -> float:
         try:
-            async with asyncio.timeout(seconds):
-                await one[1].wait()
-        except TimeoutError:
-            pass
-        finally:
-            with self._lock:
-                self._waiting.discard(one)
-
-    def _follow(self) -> None:
-        while not self._over.is_set():
-            try:
-                state = self._reader.look(self._now())
-            except Exception:
-                log.exception("the dashboard could not read the tables; it retries")
-            else:
-                with self._lock:
-                    self.state = state
-                    self._texts = {}
-                self._wake()
-            self._over.wait(LOOK_EVERY_SECONDS)
-
-    def _wake(self) -> None:
-        with self._lock:
-            waiting = list(self._waiting)
-        for loop, event in waiting:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
+            self.state = self._reader.look(self._now())
+            self._has_looked.set()
+        except Exception:
+            log.exception("the dashboard could not read the tables; it retries")
+        return _LOOK_EVERY_SECONDS
 
 
 def encoded(document: Any) -> bytes:

@@ -1,17 +1,17 @@
-"""What answers each path of the API; but the view Client, which is in `client`."""
+"""The paths of the API, their parameters, and what answers each; but the view Client, which is in `client`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from pipeline.command_line import command_text
-from pipeline.dashboard.api import SEE, Query
-from pipeline.dashboard.client import client_document, made_by, protected_document
+from pipeline.dashboard.client import RANGES, SEE, client_document, made_by, protected_document
 from pipeline.dashboard.reader import Feed, TablesReader, client_of
-from pipeline.dashboard.state import State, event_row, picked, throttled_row
-from pipeline.dashboard.verdict import gauges, standing
+from pipeline.dashboard.state import State, gauges, picked, standing
 from pipeline.documents import csv_text
-from pipeline.errors import NotFound, PipelineError, Unreachable, printable
+from pipeline.errors import NotFound, PipelineError, printable
 from pipeline.replay.story import told
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
@@ -24,7 +24,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import Rates, read_rates
 from pipeline.tables.reading import clients_seen
 from pipeline.tables.throttles import decision_with_id, newest_throttle
-from pipeline.web import QueryRefused
+from pipeline.web import QueryRefused, read_parameters, whole_number
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
 
 _BATCHES: Final = 120
@@ -38,6 +38,87 @@ _OWNERS: Final = 500
 _CANDIDATE: Final = "candidate.yaml"
 
 
+QUOTAS_CSV: Final = "/api/v1/quotas.csv"
+MOST_ROWS: Final = 10_000
+
+
+def _one_of(name: str, words: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            msg = f"unknown {name} {text[:40]!r}; use {', '.join(words[:-1])} or {words[-1]}"
+            raise ValueError(msg)
+        return text
+
+    return read
+
+
+_Range = Annotated[str, BeforeValidator(_one_of("range", tuple(RANGES)))]
+_Sort = Annotated[str, BeforeValidator(_one_of("sort", ("used", "name", "owner", "level")))]
+_Mode = Annotated[str, BeforeValidator(_one_of("mode", ("any", "enforce", "shadow", "exempt")))]
+_Standing = Annotated[str, BeforeValidator(_one_of("standing", ("any", "over", "near", "unused")))]
+
+
+class Query(BaseModel):
+    """The parameters of a request; each path takes some of them. None = any.
+
+    Attributes:
+        client_id: "" for none.
+        owner: Of quotas of this owner.
+        range: Of the view Client, one of `RANGES`.
+        decision_id: The beginning of one.
+        search: Part of a name, an owner, a note or a mode.
+        offset: Without so many of the first rows; `limit` is the number of rows at most.
+        sort: What the rows are sorted by: the nearest to its bound first, or a name.
+        standing: Of quotas with a rate over its bound, near it (80 % or more), or without usage.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    user: str | None = None
+    client_id: str | None = None
+    owner: str | None = None
+    range: _Range = "15m"
+    limit: Annotated[int, BeforeValidator(whole_number("limit", 1, MOST_ROWS))] = 200
+    decision_id: str | None = None
+    search: str | None = None
+    offset: Annotated[int, BeforeValidator(whole_number("offset", 0, 10**6))] = 0
+    sort: _Sort = "used"
+    mode: _Mode = "any"
+    standing: _Standing = "any"
+
+
+_QUOTAS: Final = ("user", "client_id", "owner", "search", "mode", "standing", "sort", "offset", "limit")
+PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "/api/v1/summary": (),
+    "/api/v1/head": (),
+    "/api/v1/client": ("user", "client_id", "range"),
+    "/api/v1/protected": ("user", "client_id"),
+    "/api/v1/clients": ("search", "limit"),
+    "/api/v1/explain": ("decision_id", "user", "client_id"),
+    "/api/v1/quotas": _QUOTAS,
+    QUOTAS_CSV: _QUOTAS,
+    "/api/v1/quotas/history": ("limit",),
+    "/api/v1/pipeline": (),
+}
+"""Path -> the names that its query may have."""
+
+View = Callable[[Query], Any]
+"""What answers a path."""
+
+
+def read_query(parameters: Sequence[tuple[str, str]], known: Sequence[str]) -> Query:
+    """Read the parameters of a request.
+
+    Args:
+        parameters: Percent-decoded, in the order given.
+        known: The names that this request takes.
+
+    Raises:
+        QueryRefused: A parameter is unknown, repeated or out of range.
+    """
+    return read_parameters(parameters, Query, SEE, known)
+
+
 class Answers:
     """The answers of the API; for several threads. The settings are the job's, for the words of `throttles explain`."""
 
@@ -46,64 +127,42 @@ class Answers:
         self._settings = settings
         self.feed = feed
 
-    def by_path(self) -> dict[str, Callable[[Query], Any]]:
+    def by_path(self) -> dict[str, View]:
         """What answers, by path."""
+        reader, newest = self._reader, self.feed.newest
         return {
-            "/api/v1/summary": lambda _query: self._state().summary(),
-            "/api/v1/throttles": self._throttles,
-            "/api/v1/events": self._events,
-            "/api/v1/client": lambda query: client_document(self._reader, self._state(), query),
-            "/api/v1/protected": lambda query: protected_document(self._reader, self._state(), query),
-            "/api/v1/clients": lambda query: clients_document(self._reader, self._state(), query),
+            "/api/v1/head": lambda _query: newest().head(),
+            "/api/v1/summary": lambda _query: newest().summary(),
+            "/api/v1/client": lambda query: client_document(reader, newest(), _client_in(query), RANGES[query.range]),
+            "/api/v1/protected": lambda query: protected_document(reader, newest(), _client_in(query)),
+            "/api/v1/clients": lambda query: clients_document(reader, newest(), query),
             "/api/v1/explain": self._explain,
-            "/api/v1/quotas": lambda query: quotas_document(self._reader, self._state(), query),
-            "/api/v1/quotas/history": lambda query: quota_history(self._reader, query),
-            "/api/v1/pipeline": lambda _query: pipeline_document(self._reader, self._state()),
-            "/api/v1/dead_letters": lambda query: dead_letters(self._reader, query),
+            "/api/v1/quotas": lambda query: quotas_document(reader, newest(), query),
+            QUOTAS_CSV: lambda query: quotas_csv(quotas_document(reader, newest(), query)["rows"]),
+            "/api/v1/quotas/history": lambda query: quota_history(reader, query),
+            "/api/v1/pipeline": lambda _query: pipeline_document(reader, newest()),
         }
-
-    def as_csv(self, query: Query) -> str:
-        """The view Quotas as CSV."""
-        return quotas_csv(quotas_document(self._reader, self._state(), query)["rows"])
 
     def _explain(self, query: Query) -> dict[str, Any]:
         try:
-            return explained(self._reader, self._state(), query, self._settings)
+            return explained(self._reader, self.feed.newest(), query, self._settings)
         except NotFound:
             if query.decision_id:
                 raise
             return {"decision_id": None}  # of a client that was never over a quota: no mistake of who asks
 
-    def _throttles(self, query: Query) -> dict[str, Any]:
-        state = self._state()
-        rows = map(throttled_row, state.running)
-        wanted = [row for row in rows if _is_of(row, query)]
-        return {"now_ms": state.now_ms, "throttles": wanted[: query.limit], "total": len(wanted)}
 
-    def _events(self, query: Query) -> dict[str, Any]:
-        state = self._state()
-        rows = map(event_row, state.recent)
-        wanted = [row for row in rows if _is_of(row, query)]
-        return {"now_ms": state.now_ms, "events": wanted[: query.limit]}
-
-    def _state(self) -> State:
-        state = self.feed.state
-        if state is None:
-            msg = "the dashboard has not read the tables yet"
-            raise Unreachable(msg, "repeat this in a second")
-        return state
-
-
-def _is_of(row: Mapping[str, Any], query: Query) -> bool:
-    wanted = (("user", query.user), ("client_id", query.client_id), ("owner", query.owner))
-    return all(value is None or row[name] == value for name, value in wanted)
+def _client_in(query: Query) -> tuple[str, str]:
+    if not query.user:
+        raise QueryRefused(["'user' is missing"], SEE)
+    return query.user, query.client_id or ""
 
 
 def pipeline_document(reader: TablesReader, state: State) -> dict[str, Any]:
     """The view Pipeline: batches, purgatory, dead letters, sources."""
     batches = _batches(reader, state)
     purgatory = _purgatory(reader, state)
-    letters = dead_letters(reader, Query(limit=_DEAD_LETTERS))
+    letters = dead_letters(reader)
     span_ms = batches[0]["processed_at_ms"] - batches[-1]["processed_at_ms"] if batches else 0
     good = sum(row["good_count"] for row in batches)
     return {
@@ -175,7 +234,7 @@ def _percentile(ordered: Sequence[int], part: float) -> int | None:
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)] if ordered else None
 
 
-def dead_letters(reader: TablesReader, query: Query) -> dict[str, Any]:
+def dead_letters(reader: TablesReader) -> dict[str, Any]:
     """The dead letters of the hour before the newest one, newest first, with the beginning of what they hold."""
     newest_ms = newest_value(table_uri(reader.root, "dead_letters"), "appended_at_ms")
     if newest_ms is None:
@@ -185,7 +244,7 @@ def dead_letters(reader: TablesReader, query: Query) -> dict[str, Any]:
         'SELECT batch_id, appended_at_ms, topic, partition, "offset", element_index, cause, value FROM source '  # noqa: S608 - numbers of ours
         f'WHERE appended_at_ms >= {newest_ms - 3_600_000} ORDER BY appended_at_ms DESC, "offset" DESC',
     )
-    return {"dead_letters": [_sample(row) for row in rows[: query.limit]], "last_hour": len(rows)}
+    return {"dead_letters": [_sample(row) for row in rows[:_DEAD_LETTERS]], "last_hour": len(rows)}
 
 
 def _sample(row: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +256,7 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
 def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
     """The view Quotas: rows with the sensor that is nearest to each bound, the row nearest to a bound first."""
     table = QuotaTable(reader.root).read()
-    wanted = [row for row in table.rows if _is_of(row, query) and _is_found(row, query.search or "")]
+    wanted = [row for row in table.rows if _is_found(row, query)]
     nearest = read_rates(reader.root, Rates.nearest_of_quotas)
     shown = chosen_rows([_quota_row(row, nearest) for row in wanted], query)
     # Counted in these rows, which may be newer than what was seen at the last look.
@@ -275,9 +334,11 @@ def clients_document(reader: TablesReader, state: State, query: Query) -> dict[s
     return {**state.head(), "clients": rows, "total": len(found)}
 
 
-def _is_found(row: Mapping[str, Any], search: str) -> bool:
+def _is_found(row: Mapping[str, Any], query: Query) -> bool:
+    names = (("user", query.user), ("client_id", query.client_id), ("owner", query.owner))
     text = " ".join(str(row[name] or "") for name in ("user", "client_id", "owner", "note", "mode"))
-    return search.casefold() in text.casefold()
+    is_named = all(value is None or row[name] == value for name, value in names)
+    return is_named and (query.search or "").casefold() in text.casefold()
 
 
 def _quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], Row]) -> dict[str, Any]:

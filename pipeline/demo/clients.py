@@ -27,7 +27,7 @@ from kafka.errors import KafkaError
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import plain_sign_in
-from pipeline.demo.plan import DEMO_TOPICS, SPLIT_TOPIC, DemoClient, DemoPlan
+from pipeline.demo.folder import DEMO_TOPICS, SPLIT_TOPIC, DemoClient, DemoPlan
 from pipeline.errors import PipelineError, first_line
 from pipeline.gate.gate import Gate
 from pipeline.log import set_up_logging

@@ -26,12 +26,20 @@ from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.command_line import CONFIG, command_text
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
-from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
-from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS, DemoPlan, split_shares
+from pipeline.demo.folder import (
+    DEMO_CLIENTS,
+    DEMO_QUOTAS,
+    STOCK_CLIENTS,
+    DemoFolder,
+    DemoPlan,
+    split_shares,
+    write_candidate,
+    write_settings,
+)
 from pipeline.demo.process import spawn, terminate
 from pipeline.job.job import Job, step
-from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners
+from pipeline.job.status import JobLock
 from pipeline.meter.reporter import REPORTER_PREFIX
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.stream.session import SparkStarter

@@ -19,9 +19,8 @@ from pipeline.cluster.topic_ids import Ids, refuse_other_throttle_topics, topic_
 from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, TableMissing, Unreachable
-from pipeline.job.lock import job_process
-from pipeline.job.status import is_down, last_beat_ms, stalled_after_ms
-from pipeline.job.take_over import refuse_other_messages
+from pipeline.job.job_run import refuse_other_messages
+from pipeline.job.status import is_down, job_process, last_beat_ms, stalled_after_ms
 from pipeline.jvm.jars import JarStore, jars_of
 from pipeline.jvm.java import CHOSEN, find_java
 from pipeline.meter.reporter import OTHERS

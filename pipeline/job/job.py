@@ -25,9 +25,8 @@ from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
 from pipeline.cluster.topics import check_topics, refuse_unfit, resource_names, wanted_topics
 from pipeline.errors import ClusterUnreachable, MasterUnreachable, PipelineError, QueryFailed, first_line
 from pipeline.job.job_run import JobRun, Place
-from pipeline.job.lock import JobLock
 from pipeline.job.metrics import Listeners
-from pipeline.job.status import Heartbeat
+from pipeline.job.status import Heartbeat, JobLock
 from pipeline.settings.model import Settings
 from pipeline.stream.session import SparkStarter
 

@@ -1,22 +1,81 @@
-"""What `kquota status` shows: whether the job runs, how far it is, and what is in force. No JVM and no Kafka client."""
+"""The signs of life of a job: its locks, its heartbeat, and what `kquota status` makes of them. No JVM or Kafka client.
+
+One driver runs per job, and one per set of tables: a lock file in the job's run folder and one next to the tables,
+where they are on a local disk, are held while the process lives. A driver that starts from elsewhere is not stopped by
+a lock but fenced: by the epoch in every table commit and by the transactional id.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pipeline.job.lock import job_process, tables_lock_file
-from pipeline.process import FRESH_MS, Activity, JobSigns, activity_of, ahead_ms
+from pipeline.errors import Conflict
+from pipeline.process import FRESH_MS, Activity, JobSigns, LockHeld, ProcessLock, activity_of, ahead_ms, holder_of
 from pipeline.settings.model import Settings
-from pipeline.tables.address import full_address
+from pipeline.tables.address import full_address, local_folder
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
 from pipeline.tables.throttles import running_throttles
 from quota.snapshot import QuotaSnapshot
+
+_TABLES_LOCK: Final = ".kquota-job.lock"
+
+
+def lock_file(run_dir: Path, job: str) -> Path:
+    """The lock file of a job in its run folder."""
+    return run_dir / f"{job}.lock"
+
+
+def tables_lock_file(tables_root: str) -> Path | None:
+    """The lock file next to the tables; None where they are in no local folder that exists."""
+    folder = local_folder(tables_root)
+    return None if folder is None else folder / _TABLES_LOCK
+
+
+def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:
+    """The process of this machine that is the job, as text; None if none is. Does not wait."""
+    process = holder_of(lock_file(run_dir, job))
+    if process is None and (neighbour := tables_lock_file(tables_root)) is not None:
+        process = holder_of(neighbour)
+    return process
+
+
+class JobLock:
+    """Held from `__enter__` to `__exit__`; the operating system lets go of it when the process dies, however it dies.
+
+    Of the tables only a local folder that exists is locked. To enter raises Conflict if another process holds one.
+    """
+
+    def __init__(self, run_dir: Path, job: str, tables_root: str | None = None) -> None:
+        self._job = job
+        self._run_dir = run_dir
+        self._paths = [lock_file(run_dir, job)]
+        if tables_root is not None and (neighbour := tables_lock_file(tables_root)) is not None:
+            self._paths.append(neighbour)
+        self._held = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:
+            for path in self._paths:
+                try:
+                    held.enter_context(ProcessLock(path))
+                except LockHeld as exc:
+                    message = f"another driver runs job {self._job!r} or writes its tables"
+                    message += f" ({path} is held by process {exc.holder})"
+                    fix = "stop the other one, or start this one with another --job, --run-dir and --tables"
+                    raise Conflict(message, fix) from exc
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +91,7 @@ class Heartbeat:
     """
 
     def __init__(self, run_dir: Path, job: str, tables_root: str) -> None:
-        self._place = partial(_file, run_dir, job, tables_root)
+        self._place = partial(_heartbeat_file, run_dir, job, tables_root)
         self._last_ms = 0
         self._has_failed = False
 
@@ -62,7 +121,7 @@ class Heartbeat:
 def last_beat_ms(run_dir: Path, job: str, tables_root: str) -> int | None:
     """When the job was last seen to wait, by its wall clock; None if that is not known here."""
     try:
-        return int(_file(run_dir, job, tables_root).read_text(encoding="ascii"))
+        return int(_heartbeat_file(run_dir, job, tables_root).read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
 
@@ -73,7 +132,7 @@ def signs_of(run_dir: Path, job: str, tables_root: str) -> JobSigns:
     return JobSigns(partial(job_process, *place), partial(last_beat_ms, *place))
 
 
-def _file(run_dir: Path, job: str, tables_root: str) -> Path:
+def _heartbeat_file(run_dir: Path, job: str, tables_root: str) -> Path:
     neighbour = tables_lock_file(tables_root)
     return run_dir / f"{job}.heartbeat" if neighbour is None else neighbour.with_suffix(".heartbeat")
 

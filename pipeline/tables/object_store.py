@@ -16,7 +16,7 @@ from uuid import uuid4
 from pydantic import SecretStr
 
 from pipeline.errors import PipelineError, Refused, Unreachable, UsageError, first_line
-from pipeline.settings.places import StoreSettings
+from pipeline.settings.model import StoreSettings
 
 S3_SCHEMES: Final = ("s3", "s3a")
 STORE_SCHEMES: Final = (*S3_SCHEMES, "abfs", "abfss", "az", "gs")

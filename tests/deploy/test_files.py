@@ -12,7 +12,7 @@ import yaml
 from typer.main import get_command
 
 from pipeline.cli.main import app
-from pipeline.job.take_over import places_on_one_node
+from pipeline.job.job_run import places_on_one_node
 from pipeline.settings.loading import load_settings, unknown_variables
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange

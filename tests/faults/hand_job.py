@@ -23,8 +23,8 @@ from pipeline import failpoints
 from pipeline.cluster.topic_ids import JobTopics
 from pipeline.errors import ClusterUnreachable
 from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached, failpoint
+from pipeline.job.job_run import take_over
 from pipeline.job.metrics import Listeners, RunGauges
-from pipeline.job.take_over import take_over
 from pipeline.settings.model import (
     EngineSettings,
     KafkaSettings,

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.plan import DEMO_CLIENTS, STOCK_CLIENTS
+from pipeline.demo.folder import DEMO_CLIENTS, STOCK_CLIENTS
 from pipeline.demo.process import terminate
 from pipeline.tables.reading import read_table
 from tests.topic_reading import read_topic

@@ -1,8 +1,8 @@
-// The frame around the views: which one the address names, the stream, the banner, theme and countdowns.
+// The frame around the views: which one the address names, the newest state, the banner, theme and countdowns.
 
 import { h, show, withCommand } from './dom.js';
 import { clock, sentence, span } from './format.js';
-import { NeedsToken, Refused, follow, hasToken, isLetIn, setToken } from './net.js';
+import { NeedsToken, follow, hasToken, isLetIn, setToken } from './net.js';
 
 /** Path → name, and what loads the view. */
 const VIEWS = {
@@ -51,7 +51,7 @@ async function open(push) {
 /** Data are asked for only with a token that the dashboard takes: browsers log each refusal as an error of the page. */
 async function letIn() {
   if (frame.isLetIn) return;
-  frame.isLetIn = await isLetIn().catch(() => true); // no connection: the stream says so, and tries again
+  frame.isLetIn = await isLetIn().catch(() => true); // no connection: `follow` says so, and tries again
   if (!frame.isLetIn) throw new NeedsToken();
 }
 
@@ -59,7 +59,7 @@ function begin(name, view) {
   frame.view = view;
   document.title = `${view.title(new URLSearchParams(location.search))} · kquota`;
   view.open(main, new URLSearchParams(location.search), context);
-  frame.stop = follow(name === 'now' ? 'now' : 'head', heard, lost);
+  frame.stop = follow(name === 'now' ? 'summary' : 'head', heard, lost);
 }
 
 /** A sentence in place of a view, with what to do and a link. */
@@ -109,7 +109,7 @@ function heard(state) {
 }
 
 function lost(error) {
-  if (error instanceof NeedsToken || error instanceof Refused) {
+  if (error instanceof NeedsToken || error.isFinal) {
     context.failed(error);
     return;
   }

@@ -1,13 +1,14 @@
-// Talks to the server: JSON answers, and one stream of what is new. A token is kept for this tab alone.
+// Talks to the server, in JSON. A token is kept for this tab alone.
 
 const KEY = 'kquota-token';
 
 export class NeedsToken extends Error {}
 
 export class Refused extends Error {
-  constructor(answer) {
+  constructor(answer, status) {
     super(answer.error || 'the dashboard did not answer');
     this.fix = answer.fix || '';
+    this.isFinal = status < 500;
   }
 }
 
@@ -33,7 +34,7 @@ export async function ask(path, parameters = {}, signal = undefined) {
   const answer = await fetch(`/api/v1/${path}${given.length ? `?${query}` : ''}`, { headers: headers(), signal });
   if (answer.status === 401) throw new NeedsToken();
   const found = await answer.json();
-  if (!answer.ok) throw new Refused(found);
+  if (!answer.ok) throw new Refused(found, answer.status);
   return found;
 }
 
@@ -41,7 +42,7 @@ export async function ask(path, parameters = {}, signal = undefined) {
 export async function download(path, parameters, name) {
   const answer = await fetch(`/api/v1/${path}?${new URLSearchParams(parameters)}`, { headers: headers() });
   if (answer.status === 401) throw new NeedsToken();
-  if (!answer.ok) throw new Refused(await answer.json());
+  if (!answer.ok) throw new Refused(await answer.json(), answer.status);
   const link = document.createElement('a');
   link.href = URL.createObjectURL(await answer.blob());
   link.download = name;
@@ -63,44 +64,20 @@ export function giveUp(place) {
   clearTimeout(place.later);
 }
 
-/** Calls onState with every state, and onLost while there is none; returns what ends it. */
-export function follow(view, onState, onLost) {
+/** Asks for the state each second: calls onState with it, or onLost where there is none; returns what ends it. */
+export function follow(path, onState, onLost) {
   const over = new AbortController();
   (async () => {
-    let pauseMs = 250;
     while (!over.signal.aborted) {
       try {
-        const answer = await fetch(`/api/v1/stream?view=${view}`, { headers: headers(), signal: over.signal });
-        if (answer.status === 401) throw new NeedsToken();
-        if ([400, 404].includes(answer.status)) throw new Refused(await answer.json());
-        if (!answer.ok) throw new Error(`status ${answer.status}`);
-        pauseMs = 250;
-        await read(answer.body.getReader(), onState);
-        throw new Error('the stream has ended');
+        onState(await ask(path, {}, over.signal));
       } catch (error) {
         if (over.signal.aborted) return;
         onLost(error);
-        if (error instanceof NeedsToken || error instanceof Refused) return;
+        if (error instanceof NeedsToken || error.isFinal) return;
       }
-      await new Promise((done) => setTimeout(done, pauseMs));
-      pauseMs = Math.min(pauseMs * 2, 2_000);
+      await new Promise((done) => setTimeout(done, 1_000));
     }
   })();
   return () => over.abort();
-}
-
-async function read(reader, onState) {
-  const decoder = new TextDecoder();
-  let rest = '';
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    rest += decoder.decode(value, { stream: true });
-    const events = rest.split('\n\n');
-    rest = events.pop();
-    for (const event of events) {
-      const line = event.split('\n').find((one) => one.startsWith('data: '));
-      if (line) onState(JSON.parse(line.slice(6)));
-    }
-  }
 }

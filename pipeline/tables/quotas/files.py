@@ -22,9 +22,9 @@ from typing import Any, Final
 import yaml
 
 from pipeline import process as garbage_collector
+from pipeline.documents import read_text_file
 from pipeline.errors import Refused, first_line
 from pipeline.tables.quotas.edit import LABELS
-from pipeline.text_file import read_text_file
 from quota.entity import QUOTA_TYPES, label
 from quota.snapshot import MODES, QuotaSnapshot
 from quota.units import Mistake, Mistakes, Step, exact_text, parse_bound

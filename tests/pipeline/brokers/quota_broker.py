@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pipeline.brokers.native import NativeEntity, NativeQuota, NativeQuotas
-from pipeline.cli.quotas.entity import java_double
+from pipeline.cli.entity import java_double
 from pipeline.cluster.access import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from tests.waiting import wait_until

@@ -15,17 +15,15 @@ from typing import Any, Final
 import pytest
 
 from pipeline.failpoints import FAILPOINTS
-from pipeline.job.lock import JobLock
-from pipeline.job.status import signs_of
+from pipeline.job.status import JobLock, signs_of
 from pipeline.settings.loading import load_settings
 from tests.faults.hand_job import Load
 from tests.pipeline.cli.running import kquota
 
 pytest.importorskip("starlette", reason="the extra dashboard is not installed")
 
-from pipeline.dashboard.api import Query
 from pipeline.dashboard.reader import Feed, TablesReader
-from pipeline.dashboard.views import Answers
+from pipeline.dashboard.views import Answers, Query
 
 SEEDS: Final = range(8)
 INSTANTS: Final = 25
@@ -112,7 +110,7 @@ class Life:
         yield from (("list", fact) for fact in _of_list(listed))
         yield from (("status", fact) for fact in _of_status(self.ask("status")))
         yield from (("page now", fact) for fact in _of_summary(self.page("summary")))
-        yield "page throttles", (("held clients",), self.page("throttles")["total"])
+        yield "page throttles", (("held clients",), self.page("summary")["totals"]["throttled"])
         pipeline = self.page("pipeline")
         yield "page pipeline", (("held clients",), pipeline["purgatory"]["held"])
         yield "page pipeline", (("next end",), pipeline["purgatory"]["next_end_ms"])

@@ -10,8 +10,8 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cli.quotas.edit import parse_added
-from pipeline.cli.quotas.entity import described_line, java_double
+from pipeline.cli.entity import described_line, java_double
+from pipeline.cli.quota_edits import parse_added
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.units import Mistakes, parse_double

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli.main import app
+from pipeline.documents import UnreadableFile
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.text_file import UnreadableFile
 from tests.pipeline.replay.kept import KeptJob
 from tests.pipeline.tables.event_table import EventTable
 from tests.quota.factories import usage_row

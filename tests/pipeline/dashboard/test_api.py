@@ -25,10 +25,9 @@ from tests.waiting import wait_until
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
 
-from pipeline.dashboard.api import PARAMETERS  # noqa: E402
 from pipeline.dashboard.http import build_app  # noqa: E402
 from pipeline.dashboard.reader import Feed, TablesReader, encoded  # noqa: E402
-from pipeline.dashboard.views import Answers, quotas_csv  # noqa: E402
+from pipeline.dashboard.views import PARAMETERS, Answers, quotas_csv  # noqa: E402
 
 Client = testclient.TestClient
 
@@ -59,7 +58,7 @@ def get(client: Any, path: str, **parameters: Any) -> Any:
 
 def test_who_is_throttled_is_what_the_command_line_says(asked: Any, shop: LivedTables) -> None:
     expected = {(row["user"], row["client_id"]): row for row in running_throttles(shop.root, shop.now_ms)}
-    shown = {(row["user"], row["client_id"]): row for row in get(asked, "throttles")["throttles"]}
+    shown = {(row["user"], row["client_id"]): row for row in get(asked, "summary")["throttled"]}
     assert shown.keys() == expected.keys()
     assert shown, "somebody is throttled"
     for client, row in shown.items():
@@ -69,23 +68,16 @@ def test_who_is_throttled_is_what_the_command_line_says(asked: Any, shop: LivedT
 
 def test_a_throttle_has_its_level_its_owner_and_its_begin(asked: Any, shop: LivedTables) -> None:
     decisions = read_table(table_uri(shop.root, "decisions")).to_pylist()
-    for row in get(asked, "throttles")["throttles"]:
+    for row in get(asked, "summary")["throttled"]:
         of_it = [one for one in decisions if one["decision_id"] == row["decision_id"]]
         assert [one["level"] for one in of_it] == [row["level"]]
         assert row["since_ms"] <= row["throttled_until_ms"] <= row["owed_until_ms"]
         assert row["owner"] == {"alice": "data-platform", "guest": "platform"}[row["user"]]
 
 
-def test_records_are_found_by_the_owner_of_the_quota_of_their_client(asked: Any) -> None:
-    events = get(asked, "events")["events"]
+def test_a_record_has_the_owner_of_the_quota_of_its_client(asked: Any) -> None:
     owners = {"alice": "data-platform", "guest": "platform"}
-    assert {(row["user"], row["owner"]) for row in events} == set(owners.items())
-    for user, owner in owners.items():
-        of_owner = get(asked, "events", owner=owner)["events"]
-        assert of_owner == [row for row in events if row["user"] == user]
-        assert of_owner
-    assert get(asked, "events", owner="nobody")["events"] == []
-    assert len(get(asked, "events", owner="data-platform", limit=1)["events"]) == 1
+    assert {(row["user"], row["owner"]) for row in get(asked, "summary")["recent"]} == set(owners.items())
 
 
 def test_the_rates_are_those_of_describe(asked: Any, shop: LivedTables) -> None:
@@ -202,7 +194,7 @@ def test_the_pipeline_shows_batches_lateness_and_sources(tmp_path: Path) -> None
 
 
 def test_dead_letters_have_a_sample_that_is_only_text(asked: Any) -> None:
-    found = get(asked, "dead_letters")["dead_letters"]
+    found = get(asked, "pipeline")["dead_letters"]["dead_letters"]
     assert [row["sample"] for row in found] == [
         '{"event_time_ms": 1, "user": "", "client_id": "<script>alert(1)</script>"}',
         "not json",
@@ -219,7 +211,7 @@ def test_the_view_now_begins_with_the_verdict(asked: Any) -> None:
 
 
 def test_records_of_one_client_are_one_row_of_the_view_now(asked: Any) -> None:
-    recent, events = get(asked, "summary")["recent"], get(asked, "events")["events"]
+    recent, events = get(asked, "summary")["recent"], asked.app.state.feed.state.recent
     assert {(row["user"], row["records"]) for row in recent} == {*Counter(row["user"] for row in events).items()}
 
 
@@ -336,7 +328,7 @@ def test_a_hostile_name_comes_back_as_it_is(asked: Any) -> None:
         ("/api/v1/summary?until=5m", 400),
         ("/api/v1/client?user=a&range=9y", 400),
         ("/api/v1/client?user=a&usr=b", 400),
-        ("/api/v1/throttles?limit=0", 400),
+        ("/api/v1/clients?limit=0", 400),
         ("/api/v1/explain", 400),
         ("/api/v1/explain?decision_id=zzz", 404),
         ("/api/v1/nothing", 404),
@@ -399,12 +391,10 @@ def test_a_client_that_was_never_over_a_quota_has_no_decision_to_explain(asked: 
     assert get(asked, "explain", user="nobody") == {"decision_id": None}
 
 
-def test_the_stream_begins_with_the_state(asked: Any) -> None:
-    get(asked, "summary")
-    asked.app.state.feed.end()  # the test's client collects a whole answer, so it must end
-    first = asked.get("/api/v1/stream?view=head")
-    assert first.headers["content-type"].startswith("text/event-stream")
-    assert first.text.startswith("retry: 1000\n\n")
+def test_every_view_gets_the_head_of_the_state_and_only_the_view_now_all_of_it(asked: Any) -> None:
+    head, summary = get(asked, "head"), get(asked, "summary")
+    assert head == {name: summary[name] for name in head}
+    assert "throttled" in summary.keys() - head.keys()
 
 
 def test_the_commands_of_a_quota_change_it_and_try_it_as_they_are_printed(

@@ -1,10 +1,8 @@
 """What the dashboard tells Prometheus, asked of the real application over real tables."""
 
-import asyncio
 import subprocess
 from collections.abc import Iterator
 from shutil import which
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -46,43 +44,6 @@ def asked(shop: LivedTables) -> Iterator[Asked]:
         yield made
 
 
-def test_requests_are_counted_by_route_and_status(asked: Asked) -> None:
-    for path in ("/api/v1/summary", "/api/v1/summary", "/api/v1/throttles?limit=0", "/static/app.js", "/static/no.js"):
-        asked.client.get(path)
-    asked.client.post("/api/v1/summary")
-    asked.client.get("/api/v1/summary", headers={"Host": "evil.example"})
-    counts = {
-        (route, status): asked.metric("requests_total", route=route, status=status)
-        for route, status in [
-            ("/api/v1/summary", "200"),
-            ("/api/v1/summary", "405"),
-            ("/api/v1/summary", "421"),
-            ("/api/v1/throttles", "400"),
-            ("/static", "200"),
-            ("/static", "404"),
-        ]
-    }
-    assert list(counts.values()) == [2, 1, 1, 1, 1, 1]
-    assert asked.metric("request_duration_seconds_count", route="/api/v1/summary") == 4
-    assert asked.metric("request_duration_seconds_bucket", route="/api/v1/summary", le="+Inf") == 4
-
-
-def test_a_path_that_anybody_makes_up_is_no_series_of_its_own(asked: Asked) -> None:
-    for number in range(20):
-        asked.client.get(f"/wp-admin/{number}")
-    assert asked.metric("requests_total", route="other", status="404") == 20
-    assert "wp-admin" not in asked.client.get("/metrics").text
-
-
-def test_an_answer_that_fails_is_a_500(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_arguments: Any) -> Any:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr("pipeline.dashboard.http.encoded", fails)
-    assert asked.client.get("/healthz").status_code == 500
-    assert asked.metric("requests_total", route="/healthz", status="500") == 1
-
-
 def test_the_age_of_the_newest_batch_grows_also_when_nobody_looks(asked: Asked, shop: LivedTables) -> None:
     assert asked.feed.state is not None
     batch = asked.feed.state.batch
@@ -92,36 +53,6 @@ def test_the_age_of_the_newest_batch_grows_also_when_nobody_looks(asked: Asked, 
         now_ms = shop.now_ms + later_ms
         assert asked.metric("batch_age_seconds") == (now_ms - batch["processed_at_ms"]) / 1000
         assert asked.metric("look_age_seconds") == later_ms / 1000
-
-
-def test_streams_are_counted_while_they_last(asked: Asked) -> None:
-    """By ASGI itself: the test client collects whole answers, and a stream has no end."""
-
-    async def follow() -> None:
-        gone = asyncio.Event()
-        parts: list[Any] = []
-
-        async def receive() -> Any:
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            parts.append(message)
-            if message["type"] == "http.response.start":
-                assert asked.metric("streams") == 1
-                gone.set()
-
-        scope = {
-            "type": "http", "method": "GET", "path": "/api/v1/stream", "query_string": b"", "root_path": "",
-            "headers": [(b"host", b"127.0.0.1")], "http_version": "1.1", "scheme": "http", "asgi": {"version": "3.0"},
-        }  # fmt: skip
-        await asked.app(scope, receive, send)
-        assert parts[0]["status"] == 200
-
-    assert asked.metric("streams") == 0
-    asyncio.run(follow())
-    assert asked.metric("streams") == 0
-    assert asked.metric("requests_total", route="/api/v1/stream", status="200") == 1
 
 
 def test_it_needs_the_token_as_the_data_do(shop: LivedTables) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import pytest
 
 from pipeline.clock import wall_ms
-from pipeline.job.lock import tables_lock_file
+from pipeline.job.status import tables_lock_file
 from pipeline.process import ProcessLock
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.table import QuotaTable

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.dashboard.api import Query, read_query
+from pipeline.dashboard.views import Query, read_query
 from pipeline.web import QueryRefused
 
-ALL = ("user", "client_id", "owner", "range", "limit", "view", "sort")
+ALL = ("user", "client_id", "owner", "range", "limit", "sort")
 
 
 def read(*parameters: tuple[str, str]) -> Query:
@@ -25,8 +25,7 @@ def test_names_are_taken_as_they_are() -> None:
         ("limit", "0", "'limit' is not a whole number from 1 to 10000: '0'"),
         ("limit", "10001", "'limit' is not a whole number from 1 to 10000: '10001'"),
         ("limit", "٣", "'limit' is not a whole number from 1 to 10000: '٣'"),
-        ("view", "all", "unknown view 'all'; use now or head"),
-        ("usr", "alice", "unknown parameter 'usr'; use user, client_id, owner, range, limit, view, sort"),
+        ("usr", "alice", "unknown parameter 'usr'; use user, client_id, owner, range, limit, sort"),
     ],
 )
 def test_a_mistake_is_named(name: str, text: str, mistake: str) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.api import Query
-from pipeline.dashboard.client import client_document
+from pipeline.dashboard.client import RANGES, client_document
 from pipeline.dashboard.reader import TablesReader
 from pipeline.process import JobSigns
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
@@ -27,7 +26,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     tables.live(15)
     reader = TablesReader(tables.root, JobSigns(lambda: "7"))
     state = reader.look(tables.now_ms)
-    document = client_document(reader, state, Query(user="a", client_id="x"))
+    document = client_document(reader, state, ("a", "x"), RANGES["15m"])
     return dict(document["series"])
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.api import Query
-from pipeline.dashboard.client import client_document
+from pipeline.dashboard.client import RANGES, client_document
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.views import pipeline_document
 from pipeline.job.status import status_of
@@ -60,8 +59,8 @@ def test_a_reader_shows_what_that_of_the_new_epoch_alone_shows(stepped: SteppedT
 def test_the_chart_of_a_client_goes_on_to_now(stepped: SteppedTables) -> None:
     readers = new_reader(stepped.root), new_reader(stepped.alone.root)
     for sender in SENDERS:
-        query = Query(user=sender.user, client_id=sender.client_id)
-        found, wanted = (client_document(one, one.look(stepped.now_ms), query) for one in readers)
+        client = sender.user, sender.client_id
+        found, wanted = (client_document(one, one.look(stepped.now_ms), client, RANGES["15m"]) for one in readers)
         of_type = {name: series["observed"][-4:] for name, series in found["series"].items()}
         assert of_type == {name: series["observed"][-4:] for name, series in wanted["series"].items()}
         assert all(value is not None for values in of_type.values() for value in values[:-1])
@@ -137,13 +136,13 @@ def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_r
         state = reader.look(tables.now_ms)
         assert (state.health.state, state.health.ahead_ms) == ("live", 0)
         assert tables.now_ms - state.rates_at_ms <= 1_000
-    query = Query(user="web", client_id="tracker")
-    observed = client_document(reader, state, query)["series"]["producer_byte_rate"]["observed"]
+    client = "web", "tracker"
+    observed = client_document(reader, state, client, RANGES["15m"])["series"]["producer_byte_rate"]["observed"]
     assert min(observed[-12:-1]) > 0
     assert state.batch is not None
     assert state.batch["time_epoch"] == 1
     # The roll-up has minutes that are still to come; they do not show how far it has come.
-    by_minute = client_document(reader, state, query.model_copy(update={"range": "6h"}))
+    by_minute = client_document(reader, state, client, RANGES["6h"])
     assert (by_minute["source"], by_minute["step_ms"]) == ("usage_by_minute", 60_000)
     observed = by_minute["series"]["producer_byte_rate"]["observed"]
     shown_ms = [at for at, rate in zip(by_minute["at_ms"], observed, strict=True) if rate is not None]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.verdict import (
+from pipeline.dashboard.state import (
     collapsed,
     gauges,
     protection_text,

@@ -17,7 +17,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.clients import Pace, start_demo_clients
-from pipeline.demo.plan import DemoClient, DemoPlan
+from pipeline.demo.folder import DemoClient, DemoPlan
 from schemas.throttle_record import ThrottleRecord
 from tests.throttle_records import message
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -16,7 +16,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.folder import MARK, DemoFolder, at_the_end, while_it_runs
 from pipeline.demo.run import start_over
 from pipeline.errors import Conflict, UsageError
-from pipeline.job.lock import JobLock
+from pipeline.job.status import JobLock
 from pipeline.settings.loading import load_settings
 from pipeline.tables.throttles import recent_events
 from tests.faults.hand_job import HandJob

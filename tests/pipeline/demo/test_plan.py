@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.demo.plan import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS, DemoPlan, demo_users, split_shares
+from pipeline.demo.folder import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS, DemoPlan, demo_users, split_shares
 
 CLIENTS = (*DEMO_CLIENTS, *STOCK_CLIENTS)
 PASSWORDS = {user: f"{user}-secret" for user in demo_users()}

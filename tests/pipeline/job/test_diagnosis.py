@@ -15,8 +15,7 @@ import pytest
 from pipeline.clock import wall_ms
 from pipeline.cluster.topics import Finding
 from pipeline.job.diagnosis import Diagnosis, diagnose
-from pipeline.job.lock import JobLock
-from pipeline.job.status import Heartbeat, stalled_after_ms
+from pipeline.job.status import Heartbeat, JobLock, stalled_after_ms
 from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.job.job_run import Upkeep, rest_ms
-from pipeline.job.take_over import places_on_one_node, refuse_state_on_one_node
+from pipeline.job.job_run import Upkeep, places_on_one_node, refuse_state_on_one_node, rest_ms
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter

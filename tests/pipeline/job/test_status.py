@@ -11,8 +11,7 @@ import pytest
 
 from pipeline.brokers.running import sync_lock
 from pipeline.errors import Conflict
-from pipeline.job.lock import JobLock
-from pipeline.job.status import Heartbeat, is_down, last_beat_ms, signs_of, status_of
+from pipeline.job.status import Heartbeat, JobLock, is_down, last_beat_ms, signs_of, status_of
 from pipeline.process import FRESH_MS, LATE_AFTER_MS, activity_of
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.cli.running import kquota, new_tables
@@ -110,7 +109,7 @@ import time
 from pathlib import Path
 from pipeline.clock import SystemClock
 from pipeline.job.status import Heartbeat
-from pipeline.job.lock import JobLock
+from pipeline.job.status import JobLock
 
 place = Path(sys.argv[1]), "kquota", sys.argv[2]
 heart, clock = Heartbeat(*place), SystemClock()
@@ -203,7 +202,7 @@ def test_a_disk_that_takes_nothing_is_told_once_and_ends_nothing(
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipeline.job.lock import JobLock
+from pipeline.job.status import JobLock
 with JobLock(Path(sys.argv[1]), "nightly", *sys.argv[2:]):
     print("held", flush=True)
     time.sleep(3_600)

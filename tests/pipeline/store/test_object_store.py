@@ -13,8 +13,7 @@ from pydantic import SecretStr, ValidationError
 
 from pipeline.cli.options import Source
 from pipeline.errors import Refused, Unreachable, UsageError
-from pipeline.settings.model import Settings, TablesSettings
-from pipeline.settings.places import StoreSettings
+from pipeline.settings.model import Settings, StoreSettings, TablesSettings
 from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.object_store import (
     StoreObjects,

@@ -3,8 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from pipeline.settings.model import Settings, SparkSettings, StreamSettings, TablesSettings
-from pipeline.settings.places import StoreSettings
+from pipeline.settings.model import Settings, SparkSettings, StoreSettings, StreamSettings, TablesSettings
 from pipeline.stream.session import jar_sets, with_store
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"

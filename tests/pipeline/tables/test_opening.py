@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import TableMissing
-from pipeline.settings.places import StoreSettings
+from pipeline.settings.model import StoreSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing, owner_of
 from pipeline.tables.object_store import reach_with

@@ -19,7 +19,7 @@ from pipeline.tables.quotas.edit import bracketed
 from quota.entity import DEFAULT, QUOTA_TYPES, label
 
 _NAMES: Final = "kquota.entity_names"
-_COLUMNS: Final = {"users": "user", "clients": "client_id"}
+_COLUMN_OF: Final = {"users": "user", "clients": "client_id"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class EntityFilter:
         """Whether a row of `quotas` is one of them; `users` alone finds no pair."""
         return not self.names or all(
             (bool(row[column]) and self.names[kind] in {None, row[column]}) if kind in self.names else not row[column]
-            for kind, column in _COLUMNS.items()
+            for kind, column in _COLUMN_OF.items()
         )
 
     def completed(self) -> str:
@@ -137,7 +137,7 @@ def _refuse_types(kinds: Sequence[str], *, needed: bool) -> None:
         msg = "At least one entity type must be specified"
         raise UsageError(msg, "name one: --user, --client-id, --user-defaults, --client-defaults")
     for kind in kinds:
-        if kind not in _COLUMNS:
+        if kind not in _COLUMN_OF:
             msg = f"Invalid entity type {kind}, the entity type must be one of users, clients"
             raise UsageError(msg, "kquota has quotas of users and client-ids; use kafka-configs for the others")
     if len(set(kinds)) != len(kinds):

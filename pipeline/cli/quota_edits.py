@@ -1,40 +1,53 @@
-"""Edits of the quota table: `kquota quotas alter`, `delete` and `sql`, and how every edit is made and printed.
+"""Edits of the quota table: `kquota quotas alter`, `delete`, `sql`, `apply`, `import` and `rollback`.
 
-`alter` and `delete` have the flags and the answers of kafka-configs.
+Each is one commit, and is printed. `alter` and `delete` have the flags and the answers of kafka-configs.
 """
 
+import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.options import Bundle, Output, QuotasOutput, Source, TablesSource, source_of
+from pipeline.cli.entity import EntityFilter, OneEntity
+from pipeline.cli.options import (
+    BootstrapServers,
+    Bundle,
+    CommandConfig,
+    Output,
+    QuotasOutput,
+    Source,
+    TablesSource,
+    source_of,
+)
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
-from pipeline.cli.quotas.entity import EntityFilter, OneEntity
+from pipeline.cli.quotas import CHANGES, change_line
 from pipeline.command_line import command_text
-from pipeline.errors import NotFound, UsageError
-from pipeline.text_file import read_text_file
+from pipeline.documents import read_text_file
+from pipeline.errors import NotFound, PipelineError, Refused, UsageError
 from quota.entity import QUOTA_TYPES, label, may_apply
 from quota.snapshot import MODES
 from quota.units import Mistakes, parse_bound
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
+    from pipeline.tables.quotas.files import DeclaredQuota
     from pipeline.tables.quotas.table import QuotaEdit
+
 
 Rows = Sequence[Mapping[str, Any]]
 Change = Callable[[Sequence[dict[str, Any]]], Rows]
 """An edit, as a function from the old rows of `quotas` to the new ones."""
 
-CHANGES: Final = Layout(("action", "entity", "value", "old", "new"), texts=("entity", "old", "new"))
 _MOVED: Final = Layout(
     ("client", "type", "old", "new", "old_mode", "new_mode", "old_level", "new_level"),
     dropped_first=("old_level", "new_level", "old_mode", "new_mode"),
     texts=("old", "new"),
 )
-_SHOWN: Final = 5
+_ALIKE: Final = 5
 
 Reason = Annotated[str, typer.Option(help="Why; stored with the edit.")]
 
@@ -76,7 +89,7 @@ class Edit(NamedTuple):
             texts = entity_texts(differences(edit.before.rows, edit.rows))
             remark(*texts)
         else:
-            _print(settings, edit, "table" if self.output == "kafka" else self.output, with_clients=self.dry_run)
+            _print_edit(settings, edit, "table" if self.output == "kafka" else self.output, with_clients=self.dry_run)
         changed = edit.rows != edit.before.rows
         note = ", dry run, nothing was written" if self.dry_run else "" if changed else ", nothing to change"
         remark(f"quotas v{edit.version}{note}")
@@ -142,8 +155,8 @@ def delete(entity: OneEntity, edit: KafkaEditOptions) -> None:
         rest = [row for row in rows if not entity.matches(row)]
         if len(rest) == len(rows):
             alike = [label(row["user"], row["client_id"]) for row in may_apply(rows, entity.user, entity.client_id)]
-            more = [f"{len(alike) - _SHOWN} more"] if len(alike) > _SHOWN else []
-            instead = f"; there is one for {'; '.join([*alike[:_SHOWN], *more])}" if alike else ""
+            more = [f"{len(alike) - _ALIKE} more"] if len(alike) > _ALIKE else []
+            instead = f"; there is one for {'; '.join([*alike[:_ALIKE], *more])}" if alike else ""
             msg = f"no quota found for {label(entity.user, entity.client_id)}{instead}"
             raise NotFound(msg, f"see which exist: {command_text('quotas', 'describe')}")
         return rest
@@ -287,7 +300,7 @@ def _refuse_unknown(done: str, keys: Iterable[str], types: Collection[str], mist
         mistakes.add(f"Only quota configs can be {done} for '{kind}'. {names}")
 
 
-def _print(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
+def _print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
     """Print every value that an edit changes, and on request the live clients that get another level or bound."""
     from pipeline.tables.quotas.history import differences
 
@@ -314,19 +327,6 @@ def _print(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients
     remark(*(f"warning: {text}" for text in warnings))
 
 
-def change_line(change: Any) -> dict[str, Any]:
-    """A difference as a row of the printed table."""
-    from pipeline.tables.quotas.history import shown
-
-    return {
-        "action": change.action,
-        "entity": label(change.user, change.client_id),
-        "value": change.column,
-        "old": shown(change.column, change.old),
-        "new": shown(change.column, change.new),
-    }
-
-
 def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
     from pipeline.tables.quotas.history import shown
 
@@ -334,3 +334,155 @@ def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
     old, new = (shown(quota_type, client[name]) or "none" for name in ("old_bound", "new_bound"))
     who = f"{client['user']}/{client['client_id']}"
     return {**client, "client": who, "type": quota_type.partition("_")[0], "old": old, "new": f"→ {new}"}
+
+
+_SCALES: Final = ("keep", "brokers")
+_DIFFERENT: Final = 1
+_TROUBLE: Final = 2
+
+AllowEmpty = Annotated[
+    bool, typer.Option("--allow-empty", help="Allow a file without quotas to delete all quotas of the table.")
+]
+
+
+def apply(
+    file: Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")],
+    *,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete quotas that the file does not name.")] = False,
+    allow_empty: AllowEmpty = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on errors, like diff.")
+    ] = False,
+    edit: EditOptions,
+) -> None:
+    """Change the table to what a file declares, in one commit, and print the changes.
+
+    An entity of the file gets exactly the bounds named there. Its mode, owner and note stay if the file does not name
+    them. Entities that are not in the file stay, unless --prune is given. A file that would leave no quota at all is
+    refused without --allow-empty.
+    """
+    try:
+        done = edit.make(_applier(_read_declared("--file", file), prune=prune, allow_empty=allow_empty))
+    except PipelineError as exc:
+        if exit_code and exc.exit_code == _DIFFERENT:
+            exc.exit_code = _TROUBLE
+        raise
+    if exit_code and done.rows != done.before.rows:
+        raise typer.Exit(_DIFFERENT)
+
+
+def rollback(
+    version: Annotated[int, typer.Argument(help="The version to go back to.", min=0)], edit: EditOptions
+) -> None:
+    """Write the quotas of an earlier version as a new version; nothing of the history is lost.
+
+    The table's mode (`kquota mode`) stays as it is.
+    """
+    rows = edit.source.quota_table().read(version).rows
+    reason = f"rollback to v{version}" + (f": {edit.reason}" if edit.reason else "")
+    edit._replace(reason=reason).make(lambda _rows: rows, once_stored=rows)
+
+
+def import_(
+    source: Annotated[
+        str | None, typer.Option("-f", "--file", "--from", help="A file, or the JSON or YAML itself.")
+    ] = None,
+    *,
+    from_cluster: Annotated[
+        bool,
+        typer.Option(
+            "--from-cluster", help="Take the quotas that the cluster's brokers enforce. Other quotas of the table stay."
+        ),
+    ] = False,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="keep|brokers",
+            help="With --from-cluster: keep each bound as it is, or multiply it by the number of brokers.",
+            show_default="keep",
+        ),
+    ] = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask for confirmation.")] = False,
+    allow_empty: AllowEmpty = False,
+    edit: EditOptions,
+) -> None:
+    """Replace all quotas by those of a file, as `rpk cluster quotas import` does: others are deleted.
+
+    With --from-cluster take over the quotas that Kafka's brokers enforce, instead; others stay. What the table cannot
+    hold, as quotas of ips, is listed. Both show the changes and ask before they write; without a terminal --no-confirm
+    must be given. Nothing is written if the table was edited before the answer.
+    """
+    _refuse_mixed(source, from_cluster, scale, bootstrap_server)
+    if not (no_confirm or edit.dry_run or sys.stdin.isatty()):
+        msg = "cannot ask for confirmation: standard input is not a terminal"
+        raise UsageError(msg, "give --no-confirm, or see first what would change: --dry-run")
+    cluster = Source(edit.source.config, bootstrap_server, command_config)
+    declared = _read_declared("--from", source) if source is not None else _read_cluster(cluster, scale or _SCALES[0])
+    confirms = not (no_confirm or edit.dry_run)
+    change = _applier(declared, prune=not from_cluster, allow_empty=allow_empty or confirms)
+    done = edit._replace(dry_run=edit.dry_run or confirms).make(change)
+    if from_cluster:
+        named = {(quota.user, quota.client_id) for quota in declared}
+        others = sum((row["user"], row["client_id"]) not in named for row in done.before.rows)
+        if others:
+            remark(f"quotas of other entities, which stay in the table: {others}")
+    if confirms and done.rows != done.before.rows:
+        typer.confirm("Import these quotas?", abort=True, err=True)
+        edit._replace(if_version=done.version).make(change)
+
+
+def _refuse_mixed(source: str | None, from_cluster: bool, scale: str | None, bootstrap_server: str | None) -> None:
+    """Refuse flags that name two places to import from, or none, or that have no effect."""
+    if from_cluster == (source is not None):
+        given = "both are" if from_cluster else "neither is"
+        msg = f"give either --from or --from-cluster; {given} given"
+        raise UsageError(msg, "give --from FILE, or --from-cluster with --bootstrap-server")
+    for option, value in (("--scale", scale), ("--bootstrap-server", bootstrap_server)):
+        if value is not None and not from_cluster:
+            msg = f"{option} works only with --from-cluster"
+            raise UsageError(msg, f"leave out {option}")
+    if scale not in {None, *_SCALES}:
+        msg = f"unknown scale {scale}; use {', '.join(_SCALES)}"
+        raise UsageError(msg, f"for example --scale {_SCALES[0]}")
+
+
+def _read_cluster(source: Source, scale: str) -> "list[DeclaredQuota]":
+    """The quotas of a cluster, for the table. Prints the factor and what is not imported on stderr."""
+    from pipeline.brokers.native import NativeQuotas, imported
+    from pipeline.cluster.access import ClusterAccess
+
+    access = ClusterAccess.from_settings(source.settings().kafka)
+    with NativeQuotas(access) as native:
+        quotas, brokers = native.describe(), len(native.broker_ids())
+    factor = brokers if scale == "brokers" else 1
+    declared, left_out = imported(quotas, factor)
+    remark(f"{access.bootstrap_servers}: brokers {brokers}, entities with quotas {len(quotas)}")
+    remark(f"every bound × {factor} (--scale {scale})")
+    for line in left_out:
+        remark(f"not imported: {line}")
+    return declared
+
+
+def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: bool) -> Change:
+    from pipeline.tables.quotas.files import applied
+
+    def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
+        left = applied(rows, declared, prune=prune)
+        if rows and not left and not allow_empty:
+            msg = f"quotas were not changed: the file would delete all {len(rows)} quotas of the table and leave none"
+            raise Refused(msg, "correct the file, or repeat the command with --allow-empty to delete them all")
+        return left
+
+    return change
+
+
+def _read_declared(option: str, given: str) -> "list[DeclaredQuota]":
+    from pipeline.tables.quotas.files import from_text
+
+    if given == "-":
+        return from_text(sys.stdin.read(), "standard input")
+    if option == "--from" and any(sign in given for sign in "{:\n") and not os.path.isfile(given):
+        return from_text(given, option)
+    return from_text(read_text_file(option, Path(given)), given)

@@ -1,1 +1,0 @@
-"""`kquota quotas`: see, edit, version and restore the quota table."""
