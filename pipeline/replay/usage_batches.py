@@ -62,7 +62,9 @@ class UsageReader:
     def __init__(self, request: "ReplayRequest") -> None:
         self._request = request
         self._time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
-        self.table = request.usage or TimeSlices(table_uri(request.root, request.source), self._time, _NAMES)
+        self.table = request.usage or TimeSlices(
+            table_uri(request.root, request.source), self._time, _NAMES, request.version
+        )
         self.epochs = self.table.epochs
         self._by_broker = request.scope == "broker"
         self._names = _NAMES if self._by_broker else _NAMES[1:]
