@@ -1,4 +1,4 @@
-"""A clock moved by hand."""
+"""Clocks that are set by hand."""
 
 from pipeline.clock import Moment
 
@@ -21,3 +21,17 @@ class ManualClock:
     def set_wall(self, wall_ms: int) -> None:
         """Set the wall clock. Steady time does not change."""
         self.wall_ms = wall_ms
+
+
+class ManualMonotonicClock:
+    """Stands still until `advance`."""
+
+    def __init__(self, start_ms: int = 0) -> None:
+        self.now_ms = start_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass."""
+        self.now_ms += by_ms

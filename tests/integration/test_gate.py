@@ -16,10 +16,6 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
 from pipeline.gate.waiting_room import Occupancy
 from pipeline.jvm.jars import fetch
-from pipeline.tables.layout import create_tables
-from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable, local_audit
-from tests.integration.running_job import running_job, usage
 from tests.integration.throttle_job import ThrottleJob
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -145,34 +141,3 @@ def test_nobody_is_lost_with_the_broker_and_the_gate_finds_it_again(tmp_path: Pa
         job.reopen()
         job.throttle(0)
         wait_until(lambda: gate.throttle_of("0", "c") is not None, "the throttle after the outage")
-
-
-@pytest.mark.spark
-def test_a_real_job_lets_everybody_go_some_by_a_raised_quota_the_others_when_due(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    raised, due = [list(map(str, users)) for users in (range(CLIENTS // 2), range(CLIENTS // 2, CLIENTS))]
-    with running_job("held", tmp_path, broker.bootstrap_servers) as job:
-        create_tables(job.settings.tables.root)
-        quotas = QuotaTable(job.settings.tables.root)
-        quotas.alter([QuotaChange("<default>", "", {"producer_byte_rate": 1e3})], local_audit("test"))
-        job.start()
-        with Gate.connect(broker.bootstrap_servers, topic="held.throttle") as gate:
-            assert gate.wait_until_caught_up(PATIENCE_MS)
-            job.send([usage(user, 29_000) for user in raised + due])  # 18 s to wait, renewed until the rate has lapsed
-            wait_for_throttles(gate)
-            crowd = Crowd(gate)
-            wait_for_crowd(gate)
-            quotas.alter([QuotaChange(user, "", {"producer_byte_rate": 1e9}) for user in raised], local_audit("test"))
-            wait_until(
-                lambda: sum(crowd.passed.values()) >= (THREADS + TASKS) // 2, "those with a raised quota to pass"
-            )
-            assert sorted(crowd.passed) == sorted(raised)
-            assert {each.record.user for each in gate.throttles()} == set(due)
-            crowd.join()
-            assert sum(crowd.passed.values()) == THREADS + TASKS
-            assert_empty(gate)
-        newest = {(record["user"], record["action"]): record for record in job.records()}
-        assert {newest[user, "release"]["cause"] for user in raised} == {"quota_changed"}
-        late_ms = [crowd.first_ms[user] - newest[user, "throttle"]["throttled_until_ms"] for user in due]
-        assert min(late_ms) >= -1, "nobody goes early"

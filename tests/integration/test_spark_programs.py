@@ -96,12 +96,6 @@ def test_state_on_the_disk_of_a_node_that_the_cluster_chooses_is_refused(
     assert not (tmp_path / "tables").exists()
 
 
-def test_standalone_has_no_deploy_mode_cluster_for_python(cluster: StandaloneCluster, tmp_path: Path) -> None:
-    done = submit(cluster, tmp_path, "--master", cluster.master, "--deploy-mode", "cluster", str(app(tmp_path)), "run")
-    assert done.returncode != 0
-    assert "not supported for python applications on standalone clusters" in done.stderr
-
-
 READING = r"""
 import sys
 from pathlib import Path

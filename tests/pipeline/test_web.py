@@ -3,8 +3,6 @@
 import asyncio
 import resource
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -142,37 +140,6 @@ def test_connections_take_at_most_half_of_the_descriptors(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (descriptors, descriptors))
     assert web.connection_limit(4_096) == limit
-
-
-FEW_DESCRIPTORS = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
-from pipeline.log import set_up_logging
-from pipeline.web import Listen, WebServer
-from tests.pipeline.test_web import hello
-set_up_logging("INFO")
-server = WebServer(hello, Listen("127.0.0.1", 0))
-print(server.port, flush=True)
-server.run()
-"""
-
-
-def test_more_unfinished_requests_than_descriptors_neither_stop_it_nor_fill_its_log(tmp_path: Path) -> None:
-    with (
-        (tmp_path / "log").open("wb") as log,
-        subprocess.Popen([sys.executable, "-c", FEW_DESCRIPTORS], stdout=subprocess.PIPE, stderr=log) as child,
-        ExitStack() as connections,
-    ):
-        try:
-            assert child.stdout is not None
-            address = ("127.0.0.1", int(child.stdout.readline()))
-            for sent in [*[HALF] * 300, WHOLE]:
-                last = connections.enter_context(socket.create_connection(address, timeout=PATIENCE_SECONDS))
-                last.sendall(sent)
-            assert status(last) == "200 OK"
-        finally:
-            child.kill()
-    assert (tmp_path / "log").stat().st_size < 20_000
 
 
 def ask(guard: Guard, path: str = "/api", **headers: str) -> tuple[int, str]:

@@ -4,7 +4,7 @@ import pytest
 
 from purgatory.errors import AlreadyMutedError, InvalidArgumentError
 from purgatory.memory_pool import Allocation, MemoryIntake, MemoryPool
-from tests.fakes.monotonic_clock import ManualMonotonicClock
+from tests.fakes.clock import ManualMonotonicClock
 
 
 def pool(size: int, largest: int, *, strict: bool = False, clock: ManualMonotonicClock | None = None) -> MemoryPool:

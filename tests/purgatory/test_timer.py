@@ -7,7 +7,7 @@ import pytest
 
 from purgatory.timer import Reaper, SystemMonotonicClock, SystemTimer
 from purgatory.timing_wheel import TimerTask
-from tests.fakes.monotonic_clock import ManualMonotonicClock
+from tests.fakes.clock import ManualMonotonicClock
 from tests.waiting import PATIENCE_SECONDS
 
 

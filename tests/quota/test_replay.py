@@ -1,10 +1,12 @@
+"""Batches of stored usage come back as they were decided; what differs between two decisions is told."""
+
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.replay import batches_of
+from quota.replay import KEY, batches_of, differences
 
 T0_MS = 1_700_000_000_000
 
@@ -50,3 +52,58 @@ def test_of_two_queries_at_one_instant_the_last_ones_batches_come_last() -> None
     usage = pa.Table.from_pylist([*stored(7, T0_MS, 1, "b"), *stored(0, T0_MS, 1, "a"), *stored(8, T0_MS - 1, 1, "a")])
     assert [(batch.query_id, batch.batch_id) for batch in batches_of(usage, "a")] == [("a", 8), ("b", 7), ("a", 0)]
     assert [(batch.query_id, batch.batch_id) for batch in batches_of(usage, "b")] == [("a", 8), ("a", 0), ("b", 7)]
+
+
+def decision(user: str = "alice", batch_id: int = 1, **columns: Any) -> dict[str, Any]:
+    key = {"query_id": "q", "batch_id": batch_id, "broker_id": "", "user": user, "client_id": "etl"}
+    figures = {"quota_type": "producer_byte_rate", "mode": "enforce", "observed": 2.5, "max_throttle_time_ms": None}
+    return {**key, **figures, **columns}
+
+
+SCHEMA = pa.schema(
+    [
+        *((name, pa.int64() if name == "batch_id" else pa.string()) for name in KEY),
+        ("observed", pa.float64()),
+        ("max_throttle_time_ms", pa.int64()),
+    ]
+)
+
+
+def decisions_of(*decisions: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist(list(decisions), SCHEMA)
+
+
+def test_equal_rows_in_any_order_do_not_differ() -> None:
+    one, other = decision("alice"), decision("bob")
+    assert differences(decisions_of(one, other), decisions_of(other, one)) == []
+
+
+def test_a_column_that_differs_is_told_with_both_values() -> None:
+    (found,) = differences(decisions_of(decision(observed=2.5)), decisions_of(decision(observed=2.5 + 2**-51)))
+    assert (found.key["user"], found.columns) == ("alice", {"observed": (2.5, 2.5 + 2**-51)})
+
+
+def test_a_value_and_none_differ() -> None:
+    (found,) = differences(decisions_of(decision(max_throttle_time_ms=1_000)), decisions_of(decision()))
+    assert found.columns == {"max_throttle_time_ms": (1_000, None)}
+
+
+def test_a_row_on_one_side_only_is_told_for_that_side() -> None:
+    found = differences(
+        decisions_of(decision("alice"), decision("bob")), decisions_of(decision("bob"), decision("carol"))
+    )
+    assert [(one.key["user"], one.is_stored, one.is_recomputed) for one in found] == [
+        ("alice", True, False),
+        ("carol", False, True),
+    ]
+
+
+def test_differences_come_in_the_order_of_the_batches() -> None:
+    stored = decisions_of(*(decision(batch_id=batch_id, observed=0.0) for batch_id in (10, 9, 2)))
+    again = decisions_of(*(decision(batch_id=batch_id) for batch_id in (10, 9, 2)))
+    assert [one.key["batch_id"] for one in differences(stored, again)] == [2, 9, 10]
+
+
+def test_columns_that_only_the_stored_rows_have_are_not_compared() -> None:
+    stored = decisions_of(decision()).append_column("date", pa.array(["2026-11-21"]))
+    assert differences(stored, decisions_of(decision())) == []

@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Event, Thread
-from typing import Final
+from threading import Thread
 from urllib.parse import parse_qs
 
 
@@ -166,10 +165,6 @@ def token_endpoint(secrets: Mapping[str, str], sign: Callable[[str], str]) -> It
             thread.join()
 
 
-# The head of a record of 16 kB, with a ServerHello in it.
-_BEGIN_OF_AN_ANSWER: Final = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03"
-
-
 @contextmanager
 def tls_port(identity: Identity) -> Iterator[str]:
     """Its `127.0.0.1:port`; it answers until the end of the block."""
@@ -194,26 +189,3 @@ def _answer(listening: socket.socket, context: ssl.SSLContext) -> None:
         connection.settimeout(5)
         with suppress(OSError), connection, context.wrap_socket(connection, server_side=True) as secured:
             secured.recv(1)
-
-
-@contextmanager
-def slow_tls_port() -> Iterator[str]:
-    """Its `127.0.0.1:port`; it answers the first handshake with a byte every 20 ms, for a minute at most."""
-    ended = Event()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = Thread(target=_drip, args=(listening, ended))
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            ended.set()
-            thread.join()
-
-
-def _drip(listening: socket.socket, ended: Event) -> None:
-    connection, _ = listening.accept()
-    with suppress(OSError), connection:
-        for byte in _BEGIN_OF_AN_ANSWER.ljust(3_000, b"\x00"):
-            connection.sendall(bytes([byte]))
-            if ended.wait(0.02):
-                return

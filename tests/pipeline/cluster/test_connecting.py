@@ -28,7 +28,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import ClusterUnreachable, PipelineError, Unreachable
 from tests.conftest import USERS
 from tests.forking import in_a_child
-from tests.pipeline.cluster.certificates import Authority, Identity, slow_tls_port, tls_port
+from tests.pipeline.cluster.certificates import Authority, Identity, tls_port
 from tests.waiting import PATIENCE_SECONDS
 
 # kafka-python tries for the whole time it is given, so the first time is short.
@@ -141,13 +141,6 @@ def test_a_port_that_accepts_connections_and_never_answers_is_given_up(make: Cal
         f"no Kafka broker answers at {address}: it does not answer the TLS handshake. Fix: check that this is "
         "the address of a broker's TLS listener, and see that broker's log"
     )
-
-
-def test_a_handshake_that_goes_on_byte_by_byte_is_given_up_too() -> None:
-    """Each byte wakes the client, and the end of the handshake stays where it is."""
-    options = kafka_options({"security.protocol": "SSL"})
-    with slow_tls_port() as address, pytest.raises(ClusterUnreachable, match="does not answer the TLS handshake"):
-        open_client(KafkaAdminClient, address, 300, **options)
 
 
 def test_what_is_wrong_with_a_certificate_is_told(authority: Authority, tmp_path: Path) -> None:

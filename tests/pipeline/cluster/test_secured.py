@@ -42,6 +42,8 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = [pytest.mark.broker, pytest.mark.long]
+
 WRONG = "wr0ng-h0rse"
 EVERY = ("SSL", *MECHANISMS)
 FAR_AHEAD_MS = 4_000_000_000_000
@@ -59,8 +61,6 @@ def topic(secured: Secured) -> str:
     return name
 
 
-@pytest.mark.broker
-@pytest.mark.long
 @pytest.mark.parametrize("mechanism", EVERY)
 def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mechanism: str) -> None:
     access = secured.access(mechanism)
@@ -79,8 +79,6 @@ def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mecha
         assert throttled.record.throttled_until_ms == record.throttled_until_ms
 
 
-@pytest.mark.broker
-@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("mechanism", EVERY)
 def test_spark_signs_in(secured: Secured, topic: str, mechanism: str, spark: "SparkSession") -> None:
@@ -121,8 +119,6 @@ def refused(secured: Secured, address: str, properties: dict[str, str]) -> str:
     return told
 
 
-@pytest.mark.broker
-@pytest.mark.long
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password(secured: Secured, mechanism: str) -> None:
     told = refused(secured, secured.address(mechanism), secured.properties(mechanism, password=WRONG))
@@ -130,8 +126,6 @@ def test_a_wrong_password(secured: Secured, mechanism: str) -> None:
     assert wanted in told
 
 
-@pytest.mark.broker
-@pytest.mark.long
 def test_a_token_the_broker_does_not_accept(secured: Secured) -> None:
     sign = secured.endpoint.sign
     secured.endpoint.sign = lambda client: sign(client)[:-8] + "AAAAAAAA"
@@ -142,8 +136,6 @@ def test_a_token_the_broker_does_not_accept(secured: Secured) -> None:
     assert "refuses" in told
 
 
-@pytest.mark.broker
-@pytest.mark.long
 def test_a_client_certificate_that_is_missing_or_not_accepted(secured: Secured) -> None:
     trust = {"security.protocol": "SSL", "ssl.truststore.location": str(secured.authority.certificate)}
     late = secured.authority.issue("late", expired=True)
@@ -194,8 +186,6 @@ def publish_and_read_back(secured: Secured) -> int:
         topic.close()
 
 
-@pytest.mark.broker
-@pytest.mark.long
 @pytest.mark.parametrize("role", ["job"], indirect=True)
 def test_the_rights_of_the_job_are_enough(topics: Secured, role: Role) -> None:
     with topics.access(MECHANISM, role).admin() as admin:
@@ -204,8 +194,6 @@ def test_the_rights_of_the_job_are_enough(topics: Secured, role: Role) -> None:
     assert publish_and_read_back(topics) == 0
 
 
-@pytest.mark.broker
-@pytest.mark.long
 @pytest.mark.parametrize("taken", acls_of("job", NAMES), ids=str)
 @pytest.mark.parametrize("role", ["job"], indirect=True)
 def test_each_right_of_the_job_is_missed_by_name(topics: Secured, role: Role, taken: Acl) -> None:
@@ -237,15 +225,11 @@ def store_and_read_back(topics: Secured) -> Mark | None:
         topic.close()
 
 
-@pytest.mark.broker
-@pytest.mark.long
 @pytest.mark.parametrize("role", ["meter"], indirect=True)
 def test_the_rights_of_a_meter_are_enough(topics: Secured, role: Role) -> None:
     assert store_and_read_back(topics) == Mark(1, "name")
 
 
-@pytest.mark.broker
-@pytest.mark.long
 @pytest.mark.parametrize("taken", acls_of("meter", NAMES), ids=str)
 @pytest.mark.parametrize("role", ["meter"], indirect=True)
 def test_each_right_of_a_meter_is_missed_by_name(topics: Secured, role: Role, taken: Acl) -> None:
@@ -255,8 +239,6 @@ def test_each_right_of_a_meter_is_missed_by_name(topics: Secured, role: Role, ta
     assert f"'User:meter' is not allowed {taken}" in str(refused.value)
 
 
-@pytest.mark.broker
-@pytest.mark.long
 def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
     topics: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,8 +257,6 @@ def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
         follower.close()
 
 
-@pytest.mark.broker
-@pytest.mark.long
 def test_the_operator_creates_and_checks_topics_or_the_error_names_what_is_missing(topics: Secured) -> None:
     access = topics.access(MECHANISM, "operator")
     file = topics.file(topics.properties(MECHANISM, "operator"))
@@ -301,8 +281,6 @@ def test_the_operator_creates_and_checks_topics_or_the_error_names_what_is_missi
 CHANGE = {user("alice"): {"producer_byte_rate": 5.0}, user("bob"): {"producer_byte_rate": 6.0}}
 
 
-@pytest.mark.broker
-@pytest.mark.long
 def test_to_see_and_to_change_quotas_need_a_right_each_which_the_error_names(secured: Secured) -> None:
     access = secured.access(MECHANISM, "operator")
     with NativeQuotas(access) as native:
@@ -319,8 +297,6 @@ def test_to_see_and_to_change_quotas_need_a_right_each_which_the_error_names(sec
     secured.forbid("operator", [DESCRIBE_QUOTAS, ALTER_QUOTAS])
 
 
-@pytest.mark.broker
-@pytest.mark.long
 def test_the_printed_rights_of_an_import_are_enough_to_see_quotas_and_no_more(secured: Secured) -> None:
     rights = acls_of("import", Names("u", "t", "m", "j"))
     secured.allow("gate", rights)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,7 +25,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import read_table
 from pipeline.tables.throttles import running_throttles
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
-from tests.pipeline.dashboard.shop import START_MS, lived_shop, quota
+from tests.pipeline.dashboard.shop import lived_shop, quota
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
@@ -54,23 +54,34 @@ VIEWS = (
     "/quotas",
     "/pipeline",
 )
-WIDTHS = (360, 768, 1440)
+WIDTHS = (1440, 768, 360)
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivedTables]:
-    """A job that has run until now; this process holds its lock."""
-    lived = lived_shop(tmp_path_factory.mktemp("page"), wall_ms() - 60_000, seconds=60, at_once=False)
-    lock = tables_lock_file(lived.root)
+def tables(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
+    """Of a job that has run until now."""
+    return lived_shop(tmp_path_factory.mktemp("page"), wall_ms() - 60_000, seconds=60, at_once=False)
+
+
+def lock_of(tables: LivedTables) -> ProcessLock:
+    """Who holds it is the job that writes the tables."""
+    lock = tables_lock_file(tables.root)
     assert lock is not None
-    with ProcessLock(lock):
-        yield lived
+    return ProcessLock(lock)
 
 
 @pytest.fixture(scope="module")
-def address(tables: LivedTables) -> Iterator[str]:
+def running(tables: LivedTables) -> Iterator[ExitStack]:
+    """This process is the job, until the stack is closed."""
+    with ExitStack() as stack:
+        stack.enter_context(lock_of(tables))
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def address(tables: LivedTables, running: ExitStack) -> Iterator[str]:
     with dashboard(tables.root) as found:
         yield found
 
@@ -193,33 +204,7 @@ def test_an_edit_and_a_batch_are_shown_without_a_reload(page: Any, address: str,
     assert page.evaluate("window.stays") is True
 
 
-def test_a_countdown_is_never_blank(page: Any, address: str, tables: LivedTables) -> None:
-    page.add_init_script(
-        "window.blanks = 0; window.told = 0; new MutationObserver(() => {"
-        " for (const one of document.querySelectorAll('[data-until], [data-since]')) {"
-        " window.told += 1; if (!one.textContent) window.blanks += 1; }"
-        "}).observe(document, { subtree: true, childList: true, characterData: true });"
-    )
-    # The first view has countdowns while somebody is held, the second always tells the age of the newest micro-batch.
-    for view in ("/", "/pipeline"):
-        show(page, address, view)
-        until_live(page, tables)
-        assert page.evaluate("window.blanks") == 0
-
-    def has_told() -> bool:
-        go_on(tables)
-        return bool(page.evaluate("window.told") > 0)
-
-    wait_until(has_told, "an age")
-    assert page.evaluate("window.blanks") == 0
-
-
-def test_a_hostile_client_id_is_text_everywhere(page: Any, address: str) -> None:
-    for view in VIEWS:
-        show(page, address, view)
-        page.wait_for_timeout(50)
-        assert page.locator("img").count() == 0
-        assert page.locator("main script").count() == 0
+def test_a_hostile_client_id_is_text(page: Any, address: str) -> None:
     show(page, address, f"/client?user=guest&client_id={HOSTILE}")
     assert text_of(page, "client-name") == f"guest / {HOSTILE}"
     show(page, address, "/")
@@ -252,16 +237,15 @@ def test_a_young_job_fills_the_charts(page: Any, address: str, tables: LivedTabl
     assert first_ms - 75_000 <= begin_ms <= first_ms
 
 
-def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(browser: Any, tmp_path: Path) -> None:
-    lived = lived_shop(tmp_path, wall_ms() - 45_000, seconds=45, at_once=False)
-    lock = tables_lock_file(lived.root)
-    assert lock is not None
-    with dashboard(lived.root) as address, new_page(browser) as page:
-        with ProcessLock(lock):
-            show(page, address, "/")
-            until_live(page, lived)
-            assert page.get_by_test_id("banner").is_hidden()
-            colours = colours_of_figures(page)
+def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(
+    page: Any, address: str, tables: LivedTables, running: ExitStack
+) -> None:
+    show(page, address, "/")
+    until_live(page, tables)
+    assert page.get_by_test_id("banner").is_hidden()
+    colours = colours_of_figures(page)
+    running.close()
+    try:
         page.wait_for_selector("#banner[data-state=down]:not([hidden])")
         assert "The job has ended" in text_of(page, "banner")
         assert re.fullmatch(r"Figures as of [0-9:]{8} UTC\.", text_of(page, "as-of"))
@@ -270,10 +254,11 @@ def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(
         assert len(grey) == 1
         assert not grey & colours
         assert violations(page) == []
-        with ProcessLock(lock):
-            until_live(page, lived)
-            page.wait_for_selector("#banner", state="hidden")
-            page.wait_for_selector("main[data-stale=false]")
+    finally:
+        running.enter_context(lock_of(tables))
+    until_live(page, tables)
+    page.wait_for_selector("#banner", state="hidden")
+    page.wait_for_selector("main[data-stale=false]")
 
 
 def colours_of_figures(page: Any) -> set[str]:
@@ -356,28 +341,6 @@ def test_a_name_is_completed_and_a_client_without_usage_is_stated(page: Any, add
     page.get_by_test_id("never-seen").get_by_role("link", name="web / tracker", exact=True).wait_for()
 
 
-def test_throttled_clients_are_largest_and_their_columns_line_up(page: Any, address: str, tables: LivedTables) -> None:
-    page.set_viewport_size({"width": 1440, "height": 900})
-    show(page, address, "/")
-
-    def is_held() -> bool:
-        go_on(tables)
-        return bool(page.get_by_test_id("throttled-row").count())
-
-    wait_until(is_held, "a client to be held")
-    assert re.fullmatch(r"\d clients? (is|are) held: .*, \d+ s left, .* its quota\.", text_of(page, "verdict"))
-    size = "(one) => parseFloat(getComputedStyle(one).fontSize)"
-    held = page.get_by_test_id("throttled-row").first
-    assert held.get_by_test_id("client-link").evaluate(size) > page.locator(".talker .who a").first.evaluate(size)
-    left = "(all) => all.map((one) => Math.round(one.getBoundingClientRect().left))"
-    assert page.locator(".grid-head > span").evaluate_all(left) == held.locator("> div").evaluate_all(left)
-    for column in (".rate", ".pct"):
-        ends = page.locator(f".talker {column}").evaluate_all(
-            "(all) => all.map((one) => Math.round(one.getBoundingClientRect().right))"
-        )
-        assert len({*ends}) == 1
-
-
 def test_a_bar_shows_near_over_and_shadow_and_breaks_beyond_150_percent(page: Any, address: str) -> None:
     show(page, address, "/")
     bars = "import('/static/now.js').then(({ bar }) => { const place = document.createElement('div'); %s })"
@@ -443,43 +406,6 @@ def test_a_quota_has_the_command_that_changes_it_and_it_is_copied(page: Any, add
     assert change.get_attribute("open") is not None
 
 
-def test_a_hint_that_ends_in_a_command_has_a_button_that_copies_it(browser: Any, tmp_path: Path) -> None:
-    tables = LivedTables(tmp_path, [], [], START_MS)
-    with dashboard(tables.root) as address, new_page(browser) as page:
-        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-        show(page, address, "/quotas")
-        command = page.locator("#banner").get_by_test_id("command").inner_text()
-        assert command.endswith("kquota run")
-        page.locator("#banner").get_by_test_id("copy").click()
-        page.get_by_text("Copied").wait_for()
-        assert page.evaluate("navigator.clipboard.readText()") == command
-        page.wait_for_timeout(2_500)  # the banner is shown again meanwhile
-        assert page.get_by_text("Copied").is_visible()
-        page.goto("about:blank")
-
-
-def test_every_figure_of_the_pipeline_has_its_target_and_is_explained(page: Any, address: str) -> None:
-    show(page, address, "/pipeline")
-    tiles = page.locator(".tile")
-    assert tiles.locator(".label").all_inner_texts() == [
-        "Last update", "Delay of usage", "Usage events", "Held clients", "Release punctuality", "Unreadable messages",
-    ]  # fmt: skip
-    for number in range(tiles.count()):
-        tile = tiles.nth(number)
-        assert "arget" in tile.locator(".target").inner_text()
-        why = page.locator(f"#{tile.get_attribute('aria-describedby')}")
-        assert why.inner_text().endswith(".")
-        tile.hover()
-        assert why.evaluate("(one) => getComputedStyle(one).opacity") == "1"
-
-
-def test_a_wide_table_scrolls_inside_of_a_narrow_screen(page: Any, address: str) -> None:
-    page.set_viewport_size({"width": 360, "height": 800})
-    show(page, address, "/pipeline")
-    inside = page.get_by_test_id("batches").locator(".scroll")
-    assert inside.evaluate("(one) => one.scrollWidth > one.clientWidth && one.clientWidth < innerWidth")
-
-
 def test_keys_lead_through_the_views(page: Any, address: str) -> None:
     show(page, address, "/")
     for key, view in (("3", "quotas"), ("4", "pipeline"), ("2", "client"), ("1", "now")):
@@ -494,19 +420,21 @@ def test_keys_lead_through_the_views(page: Any, address: str) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_every_view_is_accessible_and_fits(browser: Any, address: str, theme: str) -> None:
+def test_every_view_is_accessible_and_fits_and_runs_no_name(browser: Any, address: str, theme: str) -> None:
     with new_page(browser, color_scheme=theme) as page:
         for view in VIEWS:
             show(page, address, view)
             fits_at_every_width(page, view)
+            assert page.locator("img, main script").count() == 0
 
 
 def fits_at_every_width(page: Any, view: str) -> None:
+    """The narrowest comes last: there all that is accessible elsewhere is still there, and some parts scroll."""
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 800})
         page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (view, width)
-        assert violations(page) == [], (view, width)
+    assert violations(page) == [], view
 
 
 def violations(page: Any) -> list[tuple[str, list[str]]]:

@@ -31,8 +31,7 @@ from purgatory.timer import SystemTimer
 from purgatory.timing_wheel import TimerTask
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
-from tests.fakes.clock import ManualClock
-from tests.fakes.monotonic_clock import ManualMonotonicClock
+from tests.fakes.clock import ManualClock, ManualMonotonicClock
 from tests.pipeline.throttle.factories import ALICE, record, release
 
 START_MS = 1_000

@@ -146,8 +146,8 @@ def test_a_start_is_the_same_for_replays_together_and_alone(indebted: tuple[Hand
     assert 0 < together[1][BOB].throttle_ms < 0.7 * together[0][BOB].throttle_ms, "a raise halves what he owes"
 
 
-# One within the age of decisions (60 s) and one far beyond it; one a little beyond it takes the same branches.
-STEPS_MS = (20_000, 3_600_000, pytest.param(120_000, marks=pytest.mark.long))
+# One within the age of decisions (60 s) and one far beyond it.
+STEPS_MS = (20_000, 3_600_000)
 
 
 def spend(job: HandJob, seconds: float, share: float) -> None:

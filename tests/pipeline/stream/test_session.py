@@ -6,14 +6,15 @@ from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JError
+from pydantic import SecretStr
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.errors import MasterUnreachable, UsageError
-from pipeline.settings.model import SparkSettings
+from pipeline.settings.model import Settings, SparkSettings, StoreSettings, StreamSettings, TablesSettings
 from pipeline.stream.executors import made_at
-from pipeline.stream.session import WARM_UP, build_spark_session, heap_of, jvm_settings, warm_up
+from pipeline.stream.session import WARM_UP, build_spark_session, heap_of, jar_sets, jvm_settings, warm_up, with_store
 from tests.pipeline.stream.messages import RULES
 
 
@@ -124,3 +125,42 @@ def test_jars_are_on_the_class_path_of_one_jvm_and_are_sent_to_executors_elsewhe
 ) -> None:
     settings = jvm_settings(SparkSettings(conf=own), [Path("/a.jar"), Path("/b.jar")], starts_local=starts_local)
     assert {key: settings[key] for key in ("spark.driver.extraClassPath", "spark.jars") if key in settings} == expected
+
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+ENDPOINT = "spark.hadoop.fs.s3a.endpoint"
+
+
+def stored_settings(root: str, checkpoint: str = ".kquota/checkpoint", **conf: str) -> Settings:
+    return Settings(
+        store=StoreSettings(endpoint="http://store:9000"),
+        tables=TablesSettings(root=root),
+        stream=StreamSettings(checkpoint=checkpoint),
+        spark=SparkSettings(conf={key: SecretStr(value) for key, value in conf.items()}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "sets"),
+    [
+        (stored_settings(".kquota/tables"), ()),
+        (stored_settings("s3://b/tables"), ()),
+        (stored_settings(".kquota/tables", "s3a://b/checkpoint"), ("s3",)),
+        (stored_settings("abfss://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/c"), ()),
+    ],
+)
+def test_the_jars_for_s3_are_needed_only_for_a_checkpoint_there(found: Settings, sets: tuple[str, ...]) -> None:
+    assert jar_sets(found) == sets
+    assert (ENDPOINT in with_store(found).plain_conf()) is bool(sets)
+
+
+def test_a_checkpoint_in_the_store_gets_the_manager_that_writes_in_one_put() -> None:
+    stored = with_store(stored_settings("s3://b/tables", "s3://b/checkpoint")).plain_conf()
+    assert stored[MANAGER].endswith(".AbortableStreamBasedCheckpointFileManager")
+    assert MANAGER not in with_store(stored_settings("s3://b/tables")).plain_conf()
+
+
+def test_an_entry_of_the_operator_stays() -> None:
+    own = stored_settings(".kquota/tables", "s3://b/checkpoint", **{ENDPOINT: "https://other", MANAGER: "a.Manager"})
+    conf = with_store(own).plain_conf()
+    assert (conf[ENDPOINT], conf[MANAGER]) == ("https://other", "a.Manager")

@@ -1,11 +1,16 @@
-"""What is said when executors come, go, or stay away."""
+"""Executors: what is said when they come, go, or stay away; what they get of this project is all that they import."""
 
 import logging
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
-from pipeline.stream.executors import ExecutorBook, Loss
+from pipeline.stream.executors import NEEDED_TO_READ, ExecutorBook, Loss, zip_package
+from tests.spark_cluster.standalone import python_without_us
+from tests.waiting import PATIENCE_SECONDS
 
 MASTER = "spark://there:7077"
 NONE: Mapping[str, Loss] = {}
@@ -88,3 +93,43 @@ def test_a_loss_says_where_its_tasks_run_again(book: ExecutorBook, left: Mapping
 )
 def test_the_cause_is_in_plain_words_with_sparks_own_beside_it(reason: str, cause: str) -> None:
     assert Loss("a:1", reason).cause == cause
+
+
+def answer(python: Path, search_path: str, program: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(python), "-c", program],
+        cwd=python.parent,
+        env={"PYTHONPATH": search_path},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+READER = ("pipeline.stream.usage_reader",)
+
+
+def test_a_python_with_the_needed_packages_runs_from_the_zip_alone(tmp_path: Path) -> None:
+    modules, needed = READER, NEEDED_TO_READ
+    python, shipped = python_without_us(tmp_path), zip_package(tmp_path)
+    program = (
+        f"import sys, {', '.join(modules)}; print({modules[0]}.__file__);"
+        "print(sorted({name.split('.')[0] for name in sys.modules if 'site-packages' in"
+        " str(getattr(sys.modules[name], '__file__', ''))}))"
+    )
+    assert "No module named 'pipeline" in answer(python, "", program).stderr
+    done = answer(python, str(shipped), program)
+    path, loaded = done.stdout.splitlines()
+    assert path == f"{shipped}/{modules[0].replace('.', '/')}.py", done.stderr
+    for package in needed:
+        assert repr(package) in loaded
+    for engine in ("pyspark", "pandas", "delta", "kafka", "typer"):
+        assert repr(engine) not in loaded
+
+
+def test_a_second_zip_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    first = zip_package(tmp_path)
+    names = ZipFile(first).namelist()
+    assert {name.split("/")[0] for name in names} == {"pipeline", "purgatory", "quota", "schemas"}
+    assert ZipFile(zip_package(tmp_path)).namelist() == names
