@@ -15,10 +15,9 @@ from pydantic_core import to_json
 from schemas import columns as c
 from schemas.errors import UnreadableRecord
 from schemas.names import ClientKey
-from schemas.rows import decision_id
 
 Action = Annotated[Literal["throttle", "release"], c.Unit("action")]
-Cause = Annotated[Literal["violation", "renewed", "expired", "quota_changed", "recovered"], c.Unit("cause")]
+Cause = Annotated[Literal["violation", "extended", "renewed", "expired", "quota_changed", "recovered"], c.Unit("cause")]
 
 Verb = Literal["throttle", "extend", "renew", "release"]
 
@@ -104,15 +103,17 @@ class ThrottleRecord(BaseModel):
 
 
 _FIELDS: Final = tuple(ThrottleRecord.model_fields)
+_VERBS: Final[Mapping[str, Verb]] = {"violation": "throttle", "extended": "extend"}
+
+BATCH_CAUSES: Final = frozenset(_VERBS)
+"""The causes of records that a batch asks for; the others are those of checks."""
 
 
-def verb_of(action: str, cause: str, extends: bool) -> Verb:
-    """What a record does to its client, in one word. `extends`: a violation makes a running throttle longer."""
+def verb_of(action: str, cause: str) -> Verb:
+    """What a record does to its client, in one word."""
     if action == "release":
         return "release"
-    if cause != "violation":
-        return "renew"
-    return "extend" if extends else "throttle"
+    return _VERBS.get(cause, "renew")
 
 
 class ThrottleEventRow(c.PipelineRow):
@@ -198,15 +199,7 @@ def counts(since_ms: int, until_ms: int, min_hold_ms: int) -> bool:
 
 def verb(row: Mapping[str, Any]) -> Verb:
     """What a stored record does: see `verb_of`."""
-    return verb_of(row["action"], row["cause"], is_extension(row))
-
-
-def is_extension(row: Mapping[str, Any]) -> bool:
-    """Whether a stored record makes a running throttle longer: a violation under the id of an earlier decision."""
-    if row["cause"] != "violation":
-        return False
-    names = ("cluster", "query_id", "batch_id", "broker_id", "user", "client_id", "quota_type")
-    return bool(row["decision_id"] != decision_id(**{name: row[name] for name in names}))
+    return verb_of(row["action"], row["cause"])
 
 
 class ThrottleByMinuteRow(c.Row):

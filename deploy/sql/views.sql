@@ -104,8 +104,6 @@ AS
 WITH records AS (
   SELECT *,
     throttled_until_ms - throttle_time_ms AS written_at_ms,
-    lag(action) OVER of_client AS last_action,
-    lag(decision_id) OVER of_client AS last_decision_id,
     CASE WHEN quota_type = 'request_percentage' THEN concat(format_number(observed, 1), ' %')
       ELSE concat(format_number(observed / 1000, 1), ' kB/s') END AS observed_text,
     CASE WHEN bound IS NULL THEN 'none'
@@ -115,21 +113,20 @@ WITH records AS (
     concat(format_number(throttle_time_ms / 1000, 1), ' s') AS wait_text,
     concat(format_number(owed_ms / 1000, 1), ' s') AS owed_text
   FROM throttle_events
-  WINDOW of_client AS (PARTITION BY cluster, broker_id, user, client_id ORDER BY publish_seq)
 )
 SELECT publish_seq, written_at_ms, timestamp_millis(written_at_ms) AS written_at,
   cluster, broker_id, user, client_id, quota_type,
   CASE WHEN action = 'release' THEN 'release'
-    WHEN cause <> 'violation' THEN 'renew'
-    WHEN last_action = 'throttle' AND last_decision_id = decision_id THEN 'extend'
-    ELSE 'throttle' END AS verb,
+    WHEN cause = 'violation' THEN 'throttle'
+    WHEN cause = 'extended' THEN 'extend'
+    ELSE 'renew' END AS verb,
   cause,
   CASE
     WHEN action = 'release' AND bound IS NULL THEN 'its quota was taken away'
     WHEN action = 'release' AND cause = 'quota_changed' THEN concat('its quota was edited: now ', bound_text)
     WHEN action = 'release' AND owed_ms > 0 THEN concat('its time is over, and ', owed_ms, ' ms that it owes are let go')
     WHEN action = 'release' THEN 'its time is over and it owes nothing more'
-    WHEN cause = 'violation' THEN concat('used ', observed_text, ' over ', window_text, ', its quota is ', bound_text, ': wait ', wait_text)
+    WHEN cause IN ('violation', 'extended') THEN concat('used ', observed_text, ' over ', window_text, ', its quota is ', bound_text, ': wait ', wait_text)
     WHEN cause = 'quota_changed' THEN concat('its quota was edited to ', bound_text, ' and it owes ', owed_text, ': wait ', wait_text)
     ELSE concat('has not paid back what it used above ', bound_text, ', owes ', owed_text, ': wait ', wait_text)
   END AS reason,
@@ -302,7 +299,7 @@ WITH read AS (
   SELECT cluster, query_id, batch_id, count(*) AS records,
     min(throttled_until_ms - throttle_time_ms) AS first_ms, max(throttled_until_ms - throttle_time_ms) AS last_ms
   FROM throttle_events
-  WHERE due_ms IS NULL AND cause = 'violation'
+  WHERE due_ms IS NULL AND cause IN ('violation', 'extended')
   GROUP BY cluster, query_id, batch_id
 )
 SELECT b.cluster, b.query_id, b.batch_id, b.time_epoch, b.evaluated_at_ms, b.evaluated_at,

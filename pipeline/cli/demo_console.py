@@ -15,6 +15,7 @@ from pipeline.demo.folder import STOCK_CLIENTS, at_the_end, while_it_runs
 from pipeline.job.metrics import Listeners
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.explain import line_with_command
+from schemas.throttle_record import BATCH_CAUSES
 
 _STATUS_EVERY_SECONDS: Final = 5.0
 _DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)
@@ -125,7 +126,7 @@ class DemoConsole:
         return lines
 
     def _throttles(self, user: str, client_id: str) -> int:
-        return self._records[user, client_id, "violation"]
+        return sum(self._records[user, client_id, cause] for cause in BATCH_CAUSES)
 
 
 def _slowed_by(report: Mapping[str, Any], longest_ms: float) -> str:

@@ -40,10 +40,11 @@ from quota.units import rate_text
 from schemas.names import THROTTLE_TOPIC
 
 if TYPE_CHECKING:
-    from pipeline.gate.follower import Tailed, ThrottleTail
+    from pipeline.gate.follower import ThrottleTail
     from pipeline.settings.model import Settings
     from pipeline.tables.throttles import Story
     from quota.replay import Difference
+    from schemas.throttle_record import ThrottleRecord
 
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
@@ -95,7 +96,7 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
 
 
 def _shown(row: "Row") -> "Row":
-    from schemas.throttle_record import is_extension, verb
+    from schemas.throttle_record import verb
 
     bound, quota_type = row["bound"], row["quota_type"]
     shown = {
@@ -110,7 +111,7 @@ def _shown(row: "Row") -> "Row":
         "W": seconds(row["window_ms"]),
         "for": seconds(row["throttle_time_ms"]),
         "until": clock_time(row["throttled_until_ms"]),
-        "cause": "extended" if is_extension(row) else row["cause"],
+        "cause": row["cause"],
         "decision": row["decision_id"][:SHOWN_DIGITS],
     }
     return shown | {name: value for name, value in row.items() if name not in shown}
@@ -153,15 +154,14 @@ def tail(
     settings = source.settings(topics={"throttle_topic": topic})
     set_up_logging(settings.log_level)
 
-    def show(tailed: "Tailed") -> None:
-        record = tailed.record
+    def show(record: "ThrottleRecord") -> None:
         wanted = (client.user, client.client_id, quota_type)
         has = (record.user, record.client_id, record.quota_type)
         if all(one in {None, other} for one, other in zip(wanted, has, strict=True)):
             if output == "json":
                 print_document(record.model_dump(mode="json"), output, indent=None)
             else:
-                say(_line(tailed))
+                say(_line(record))
 
     access = ClusterAccess.from_settings(settings.kafka)
     name = settings.kafka.throttle_topic
@@ -177,18 +177,18 @@ def tail(
             raise known from exc
 
 
-def _follow(topic: "ThrottleTail", show: "Callable[[Tailed], None]") -> None:
+def _follow(topic: "ThrottleTail", show: "Callable[[ThrottleRecord], None]") -> None:
     with wait_until_stopped() as wait:
         while not (wait(0) or reader_has_gone()):
-            for tailed in topic.step(_POLL_MS):
-                show(tailed)
+            for record in topic.step(_POLL_MS):
+                show(record)
             sys.stdout.flush()
 
 
-def _line(tailed: "Tailed") -> str:
+def _line(record: "ThrottleRecord") -> str:
     from pipeline.throttle.explain import line_of_record
 
-    return f"{clock_time(tailed.record.written_ms)}  {line_of_record(tailed.record, tailed.extends)}"
+    return f"{clock_time(record.written_ms)}  {line_of_record(record)}"
 
 
 _ID: Final = re.compile("[0-9a-f]{1,64}")

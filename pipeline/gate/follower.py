@@ -336,7 +336,7 @@ class KafkaFollower:
         of those the job has counted the later ones up.
         """
         for one in found:
-            key = (one.record.cluster, ClientKey(one.record.broker_id, one.record.user, one.record.client_id))
+            key = (one.record.cluster, one.record.client)
             last = self._first.get(key)
             if last is None or last.partition == one.partition or last.record.publish_seq < one.record.publish_seq:
                 self._first[key] = one
@@ -351,34 +351,10 @@ class KafkaFollower:
 BEGINNING: Final = 0
 
 
-class Tailed(NamedTuple):
-    """A record, and whether it extends a running throttle: a violation under the id of the decision that began it."""
-
-    record: ThrottleRecord
-    extends: bool
-
-
-class RunningDecisions:
-    """Finds extensions, which have the action and cause of new throttles. It must see all records in order."""
-
-    def __init__(self) -> None:
-        self._running: dict[tuple[str, ClientKey], str] = {}
-
-    def extends(self, record: ThrottleRecord) -> bool:
-        """Whether a record extends the throttle that its client has; the next answer builds on this record."""
-        key = record.cluster, record.client
-        before = self._running.pop(key, None)
-        if record.action == "release":
-            return False
-        self._running[key] = record.decision_id
-        return record.cause == "violation" and record.decision_id == before
-
-
 class ThrottleTail:
     """The records of the topic from an instant on. One thread.
 
-    It reads the whole topic first, as the throttles that run now began before: else it could not recognise an
-    extension.
+    It reads the whole topic first: partitions are read one after the other, and the job has counted its records up.
 
     Args:
         since_ms: When they were written, by wall clock; `BEGINNING` = all that the topic still has; None = from now on.
@@ -388,19 +364,18 @@ class ThrottleTail:
         self._reader = reader
         self._since_ms = since_ms
         self._ends: Ends = reader.ends()
-        self._decisions = RunningDecisions()
         self._first: list[Found] | None = []
         self._probe_at = time.monotonic() + PROBE_EVERY_SECONDS
         self._is_away = False
 
-    def step(self, wait_ms: int) -> list[Tailed]:
+    def step(self, wait_ms: int) -> list[ThrottleRecord]:
         """The next wanted records; empty while the topic is read for the first time, or if nothing comes.
 
         A broker that is away is logged once; the next records come when it is back. Raises KafkaError if the topic can
         no longer be read.
         """
         if self._reader.take_is_new_topic():
-            self._ends, self._decisions = {}, RunningDecisions()
+            self._ends = {}
         found = self._reader.poll(wait_ms)
         self._look_after_the_brokers()
         if self._first is not None:
@@ -408,10 +383,8 @@ class ThrottleTail:
             if not self._reader.has_read(self._ends):
                 return []
             found, self._first = self._first, None
-        # Partitions are read one after the other, but the job has counted its records up.
         found.sort(key=lambda one: (one.record.cluster, one.record.publish_seq))
-        judged = [(one, self._decisions.extends(one.record)) for one in found]
-        return [Tailed(one.record, extends) for one, extends in judged if self._is_wanted(one)]
+        return [one.record for one in found if self._is_wanted(one)]
 
     def _is_wanted(self, found: Found) -> bool:
         if self._since_ms is None:

@@ -170,12 +170,12 @@ class ThrottledClients:
 
     def announce(self, written: pa.Table, now_ms: int) -> None:
         """Take records of `WRITTEN` that were written now, by the steady clock."""
-        names = (*CLIENTS.names, "quota_type", "action", "cause", "extends", "throttle_time_ms")
+        names = (*CLIENTS.names, "quota_type", "action", "cause", "throttle_time_ms")
         rows = zip(*(written[name].to_pylist() for name in names), strict=True)
         with self._lock:
             leaving = self._leaving(now_ms)
-            for *key, quota_type, action, cause, extends, throttle_ms in rows:
-                begins = verb_of(action, cause, extends) == "throttle"
+            for *key, quota_type, action, cause, throttle_ms in rows:
+                begins = verb_of(action, cause) == "throttle"
                 client = self._entry(ClientKey(*key), leaving) if begins else self._clients.get(ClientKey(*key))
                 if client is None:
                     self._unlisted += begins
@@ -314,9 +314,9 @@ class JobMetrics:
         self._evaluated_ms = facts.evaluation.evaluated_at_ms
 
     def _announce(self, written: pa.Table, _quota_version: int) -> None:
-        keys = ["action", "cause", "extends", "quota_type"]
+        keys = ["action", "cause", "quota_type"]
         for row in written.group_by(keys, use_threads=False).aggregate([([], "count_all")]).to_pylist():
-            kind = verb_of(row["action"], row["cause"], bool(row["extends"]))
+            kind = verb_of(row["action"], row["cause"])
             self._records.labels(kind, row["quota_type"]).inc(row["count_all"])
         is_throttle = pc.equal(written["action"], "throttle")
         for ms in written["throttle_time_ms"].filter(is_throttle).to_pylist():

@@ -18,7 +18,7 @@ from quota.engine import Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
-from schemas.throttle_record import written_ms
+from schemas.throttle_record import BATCH_CAUSES, written_ms
 from schemas.usage import UsageEvent
 
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
@@ -143,7 +143,7 @@ class ClientStory:
             self.throttle_ms += now_ms - (self.held_since_ms if self.held_since_ms is not None else now_ms)
             self.held_since_ms = None
             return
-        if record["cause"] == "violation":
+        if record["cause"] in BATCH_CAUSES:
             self.violations += 1
         else:
             self.renewals += 1

@@ -16,7 +16,7 @@ from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from schemas.rows import DecisionRow
-from schemas.throttle_record import ThrottleEventRow, counts, written_ms
+from schemas.throttle_record import BATCH_CAUSES, ThrottleEventRow, counts, written_ms
 
 # Quota type -> the columns of `usage` whose sum it limits.
 _COLUMNS_OF: Final = (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"])
@@ -329,7 +329,7 @@ def why_unpublished(
         return Unpublished("shadow" if decision["mode"] == "shadow" else unapplied)
     records = _records(root, decision, _LOOKED_BACK_MS[0])
     of_batch = [row for row in records if all(row[name] == decision[name] for name in _BATCH)]
-    own = [row for row in of_batch if row["cause"] == "violation"]
+    own = [row for row in of_batch if row["cause"] in BATCH_CAUSES]
     if own:
         return Unpublished("extension", record=own[-1])
     collected_ms = _collected_ms(root, decision)

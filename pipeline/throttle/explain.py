@@ -10,7 +10,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import printable
 from quota.throttle_time import throttle_time_ms
 from quota.units import against_bound, rate_text, rate_unit
-from schemas.throttle_record import SENSOR, ThrottleRecord, verb_of
+from schemas.throttle_record import BATCH_CAUSES, SENSOR, ThrottleRecord, verb_of
 
 Row = Mapping[str, Any]
 """A record with the columns of `pipeline.throttle.shapes.WRITTEN`."""
@@ -29,7 +29,7 @@ def line_of(row: Row, quota_version: int) -> str:
     if row["action"] == "release":
         rest = f", owes {owed_ms} ms" if owed_ms else ""
         return f"release  {figures} ({row['cause']}{rest})"
-    is_new = row["cause"] == "violation"
+    is_new = row["cause"] in BATCH_CAUSES
     asked_ms = _raw_throttle_time_ms(row) if is_new else owed_ms
     asked = f"{'X' if is_new else 'owes'} {seconds(asked_ms)}"
     if is_new and held_ms > asked_ms:  # its bucket owes more
@@ -37,7 +37,7 @@ def line_of(row: Row, quota_version: int) -> str:
         asked += f", owes {seconds(asked_ms)}"
     if held_ms < asked_ms:
         asked += f", capped {seconds(held_ms)}"
-    verb = verb_of(row["action"], row["cause"], row["extends"])
+    verb = verb_of(row["action"], row["cause"])
     level = "" if row["level"] is None else f"level {row['level']}, "
     return (
         f"{verb:<8} {figures} ({level}quotas v{quota_version}) "
@@ -51,9 +51,9 @@ def line_with_command(row: Row, quota_version: int) -> str:
     return f"{line_of(row, quota_version)} · {explain}"
 
 
-def line_of_record(record: ThrottleRecord, extends: bool) -> str:
+def line_of_record(record: ThrottleRecord) -> str:
     """A record of the throttle topic as the job's own line, without its level."""
-    row = {**dict(record), **dict(zip(SENSOR, record.sensor, strict=True)), "level": None, "extends": extends}
+    row = {**dict(record), **dict(zip(SENSOR, record.sensor, strict=True)), "level": None}
     return line_with_command(row, record.quota_version)
 
 

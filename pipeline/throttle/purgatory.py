@@ -234,8 +234,8 @@ class ThrottlePurgatory:
         # An extension keeps the decision that began the throttle.
         extends = running.is_held
         ids[extends] = self._ledger.decision_ids(running.client[extends])
-        holds, about = np.ones(len(rows), np.bool_), {"cause": "violation", "extends": pa.array(extends)}
-        return Publications(asked.keys, clients, asked.claims, holds, slices_ms[rows], ids, about)
+        holds, cause = np.ones(len(rows), np.bool_), pc.if_else(pa.array(extends), "extended", "violation")
+        return Publications(asked.keys, clients, asked.claims, holds, slices_ms[rows], ids, {"cause": cause})
 
     def _check(
         self,

@@ -47,14 +47,13 @@ WRITTEN: Final = pa.schema(
         *((name, pa.int64()) for name in ("owed_ms", "level")),
         ("decision_id", pa.string()),
         *((name, pa.int64()) for name in ("due_ms", "lateness_ms")),
-        ("extends", pa.bool_()),
         *((name, pa.int64()) for name in ("publish_seq", "throttled_until_ms")),
     ]
 )
 """Records as they are written; `schemas.throttle_record.ThrottleEventRow` says what most columns mean.
 
 `throttle_time_ms` counts from the moment it is written; `level` is 1-8, null where it is not known; `due_ms` is steady
-time; `extends` says whether a violation makes a running throttle longer, under the id of the decision that began it.
+time.
 """
 HELD: Final = pa.schema(
     [
@@ -175,7 +174,6 @@ class Publications:
             "throttle_time_ms": pa.array(self.throttle_time_ms),
             **_reasons_of(self.clients, self.claims),
             "decision_id": pa.array(self.decision_ids.tolist(), pa.string()),
-            "extends": False,
             "publish_seq": pa.array(np.arange(first_seq, first_seq + len(self))),
             "throttled_until_ms": pa.array(wall_ms + self.throttle_time_ms),
             **self.about,

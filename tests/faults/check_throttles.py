@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from schemas.throttle_record import BATCH_CAUSES
 from tests.faults.case import Case, Client, Held, Reign, client_of, debt_ms, most_ms, written_ms
 from tests.faults.evidence import Row
 
@@ -138,9 +139,12 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
         case.take_up(held, written_ms(row), row["publish_seq"])
     name = f"publish_seq {row['publish_seq']} {row['action']} {row['cause']}"
     kind = _KINDS.get(row["cause"], "begins" if held is None else "extensions")
+    of_batch = row["cause"] in BATCH_CAUSES
+    is_right = not of_batch or (row["cause"] == "violation") == (held is None)
+    case.verdict.expect("pairs", is_right, f"{name}: its client was {'not ' if held is None else ''}held before")
     with case.before_snapshot():
         owed = case.books.owed(row, row["evaluated_at_ms"], row["quota_version"])
-    if row["cause"] == "violation":
+    if of_batch:
         _check_violation(case, kind, name, row, decision, owed)
         _check_publication(case, kind, name, row, reign, held)
         if decision is not None:
@@ -326,10 +330,10 @@ def check_reign(case: Case, reign: Reign, rows: Iterable[Row], decisions: Iterab
     published: set[Client] = set()
     for row in sorted(rows, key=lambda row: int(row["publish_seq"])):
         client = client_of(row)
-        if row["cause"] == "violation" and not published:
+        if row["cause"] in BATCH_CAUSES and not published:
             found = {one: [case.held.get(one)] for one in applied}
         check_record(case, reign, row, applied.get(client))
-        if row["cause"] == "violation":
+        if row["cause"] in BATCH_CAUSES:
             published.add(client)
         elif client in found and not published:
             found[client].append(case.held.get(client))

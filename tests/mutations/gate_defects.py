@@ -102,12 +102,6 @@ DEFECTS: Final = (
         _READER,
     ),
     Defect(
-        "a throttle after a release is told as an extension",
-        "RunningDecisions.extends",
-        ("before = self._running.pop(key, None)", "before = self._running.get(key)"),
-        _READER,
-    ),
-    Defect(
         "the tail shows records partition by partition",
         "ThrottleTail.step",
         ("found.sort(key=lambda one: (one.record.cluster, one.record.publish_seq))", "pass"),

@@ -63,7 +63,7 @@ DEFECTS: Final = (
     Defect(
         "a violation that makes a running throttle longer counts as a new one",
         "verb_of",
-        ('"extend" if extends else "throttle"', '"throttle"'),
+        ('_VERBS.get(cause, "renew")', '"renew" if cause not in _VERBS else "throttle"'),
         "tests/pipeline/throttle/test_log_line.py",
     ),
 )

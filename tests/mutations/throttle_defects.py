@@ -20,6 +20,12 @@ DEFECTS: Final = (
         _PURGATORY,
     ),
     Defect(
+        "a throttle that is made longer is published as a new one",
+        "ThrottlePurgatory._begun",
+        ('"extended", "violation")', '"violation", "violation")'),
+        _PURGATORY,
+    ),
+    Defect(
         "how late a check was handed out is not told",
         "ThrottlePurgatory.tick",
         ("np.maximum(popped_ms - due.due_ms, 0)", "np.zeros_like(due.due_ms)"),

@@ -25,7 +25,7 @@ def test_the_example_shows_a_throttle_a_renewal_a_release_and_a_shadow() -> None
     answer = kquota("simulate", *FILES, "-o", "json")
     assert answer.exit_code == 0
     (document,) = json.loads(answer.stdout)
-    assert {record["cause"] for record in document["records"]} == {"violation", "renewed", "expired"}
+    assert {record["cause"] for record in document["records"]} == {"violation", "extended", "renewed", "expired"}
     clients = {(row["user"], row["client_id"]): row for row in document["clients"]}
     assert clients["bob", "app"]["throttles"] == 0
     assert clients["carol", "web"]["throttles"] > 0

@@ -62,7 +62,7 @@ def test_the_list_shows_records_by_the_verbs_of_tail_and_explain(tmp_path: Path)
     events, now_ms = EventTable(tmp_path), time.time_ns() // 1_000_000
     begun: dict[str, Any] = {"cluster": "c", "query_id": "q", "user": "alice", "quota_type": PRODUCER}
     own_id = decision_id(**begun, batch_id=1, broker_id="", client_id="etl")
-    for batch_id, cause in ((1, "violation"), (2, "violation"), (3, "renewed")):
+    for batch_id, cause in ((1, "violation"), (2, "extended"), (3, "renewed")):
         one: dict[str, Any] = {**begun, "batch_id": batch_id, "decision_id": own_id, "cause": cause}
         events.write(("etl", "throttle", now_ms, 10 * MINUTE_MS), **one)
     rows = json.loads(kquota("throttles", "list", "--all", "-o", "json", "--tables", events.root).stdout)

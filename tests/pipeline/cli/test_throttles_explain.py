@@ -237,7 +237,7 @@ def test_the_record_that_holds_a_client_is_found_however_long_ago_it_was_written
 
 def test_a_decision_that_made_a_throttle_longer_names_its_record(tables: Tables) -> None:
     tables.events.write(("app", "throttle", AT_MS - 500, 9_000), **HOLDS)
-    tables.events.write(("app", "throttle", AT_MS + 1_100, 20_000), **{**HOLDS, "batch_id": 7})
+    tables.events.write(("app", "throttle", AT_MS + 1_100, 20_000), **{**HOLDS, "batch_id": 7, "cause": "extended"})
     assert tables.why() == " under this id: it made a running throttle longer, with record #1 of decision first"
 
 
@@ -249,7 +249,7 @@ def test_a_decision_that_made_a_throttle_longer_names_its_record(tables: Tables)
             "expired: O 109.0 > T 100.0 kB/s, owes 90 ms, not more than purgatory.min_hold_ms = 1000",
         ),
         ({"cause": "quota_changed", "bound": None, "owed_ms": 0}, "O 109.0 kB/s, no bound is enforced any more"),
-        ({"action": "throttle", "cause": "violation"}, " extend   for 0.000 s until 22:14:00.000: "),
+        ({"action": "throttle", "cause": "extended"}, " extend   for 0.000 s until 22:14:00.000: "),
     ],
 )
 def test_a_record_says_why_it_is_right(record: dict[str, Any], shown: str) -> None:

@@ -21,7 +21,6 @@ from pipeline.gate.follower import (
     Follower,
     Found,
     KafkaFollower,
-    RunningDecisions,
     ThrottleTail,
     ThrottleTopicReader,
 )
@@ -294,23 +293,23 @@ class GivenReader:
         return found
 
 
-def tailed(reader: Any, since_ms: int | None) -> list[tuple[int, bool]]:
+def tailed(reader: Any, since_ms: int | None) -> list[int]:
     tail = ThrottleTail(reader, since_ms)
-    return [(one.record.publish_seq, one.extends) for _ in range(4) for one in tail.step(0)]
+    return [one.publish_seq for _ in range(4) for one in tail.step(0)]
 
 
 def violation(seq: int, decision_id: str, client_id: str = "etl") -> ThrottleRecord:
     return record(seq, 5_000, client_id=client_id, decision_id=decision_id, cause="violation")
 
 
-def test_from_now_on_only_what_comes_is_told_but_what_ran_before_is_known() -> None:
+def test_from_now_on_only_what_comes_is_shown() -> None:
     reader = GivenReader(
         {0: 2},
         [Found(0, 0, violation(0, "a")), Found(0, 1, violation(1, "b", "web"))],
         [Found(0, 2, violation(2, "a"))],
         [Found(1, 0, violation(3, "c", "new"))],
     )
-    assert tailed(reader, None) == [(2, True), (3, False)]
+    assert tailed(reader, None) == [2, 3]
 
 
 def test_partitions_that_are_read_one_after_the_other_are_told_in_the_jobs_order() -> None:
@@ -319,28 +318,14 @@ def test_partitions_that_are_read_one_after_the_other_are_told_in_the_jobs_order
         [Found(0, 0, violation(0, "a")), Found(0, 1, violation(2, "a"))],
         [Found(1, 0, violation(1, "b", "web"))],
     )
-    assert tailed(reader, BEGINNING) == [(0, False), (1, False), (2, True)]
+    assert tailed(reader, BEGINNING) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("later_ms", "told"), [(-1, [0, 1]), (0, [0, 1]), (1, [])])
 def test_since_an_instant_means_written_at_it_or_later(later_ms: int, told: list[int]) -> None:
     first = violation(0, "a")
     reader = GivenReader({0: 2}, [Found(0, 0, first), Found(0, 1, violation(1, "a"))])
-    assert [seq for seq, _ in tailed(reader, first.written_ms + later_ms)] == told
-
-
-def test_a_release_ends_what_can_be_extended_and_a_renewal_does_not() -> None:
-    decisions = RunningDecisions()
-    renewed = record(2, 5_000, client_id="etl", decision_id="a", cause="renewed")
-    steps = [
-        violation(0, "a"),
-        violation(1, "a"),
-        renewed,
-        violation(3, "a"),
-        release(4, client_id="etl", decision_id="a"),
-        violation(5, "a"),
-    ]
-    assert [decisions.extends(one) for one in steps] == [False, True, False, True, False, False]
+    assert tailed(reader, first.written_ms + later_ms) == told
 
 
 def test_records_published_together_are_handed_over_together_and_none_after_the_close(pair: Pair) -> None:

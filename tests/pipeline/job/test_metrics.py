@@ -167,7 +167,7 @@ def throttled(name: str) -> pa.Table:
     return table_of(
         WRITTEN,
         1,
-        {**texts, "action": "throttle", "cause": "violation", "extends": False, "throttle_time_ms": 1_000},
+        {**texts, "action": "throttle", "cause": "violation", "throttle_time_ms": 1_000},
     )
 
 

@@ -46,7 +46,7 @@ def test_a_release_above_the_bound_says_how_little_is_owed() -> None:
 
 def test_a_violation_that_makes_a_running_throttle_longer_is_called_an_extension() -> None:
     again = violation(throttle_time_ms=9_000)
-    assert line_of(written_row(again, extends=True), 3).startswith("extend   alice/etl producer_byte_rate ")
+    assert line_of(written_row(again, cause="extended"), 3).startswith("extend   alice/etl producer_byte_rate ")
     assert line_of(written_row(again), 3).startswith("throttle alice/etl ")
 
 

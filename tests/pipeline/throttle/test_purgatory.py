@@ -219,7 +219,8 @@ class ThrottlesEndOnce(RuleBasedStateMachine):
             if row["action"] == "release":
                 assert running.pop(user) == decision_id
             elif row["cause"] == "violation":
-                assert running.setdefault(user, decision_id) == decision_id
+                assert user not in running
+                running[user] = decision_id
             else:
                 assert running[user] == decision_id
         held = {row["user"]: row["decision_id"] for row in self.loop.purgatory.held().to_pylist()}
