@@ -167,6 +167,7 @@ def test_what_was_handed_out_and_extended_by_a_batch_meanwhile_is_not_due_any_mo
     loop.clock.advance(CAP_MS + 1)
     assert loop.purgatory.pop_due() == 1
     assert loop.batch(alice=1) == 1
+    assert [record.cause for record in loop.records] == ["violation", "extended"]
     assert loop.purgatory.pop_due() == 0
     assert loop.purgatory.tick() == 0
 
