@@ -16,7 +16,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from pipeline.errors import Unreachable
-from pipeline.stream.executors import NEEDED_TO_READ
 from pipeline.stream.query import RAW_COLUMNS
 from pipeline.stream.usage_columns import CollectedBatch, ReadingRules, merge_batches
 from pipeline.stream.usage_reader import (
@@ -51,6 +50,9 @@ _LARGER: Final = 1.25
 _ARROW_BYTES: Final = 16_777_216
 _ARROW_ROWS: Final = 20_000
 _NO_LIMIT: Final = 2_147_483_647  # at this one value Spark does not look at the size
+
+NEEDED_TO_READ: Final = ("msgspec", "numpy", "pyarrow", "pydantic")
+"""What the Python of executors must have to read usage. It is machine code, which cannot be imported from a zip."""
 
 _SIZE: Final = "octet_length(value)"
 _UNFIT: Final = re.compile(r"No module named '[^']+'|[^\n]*different (minor )?version[^\n]*|Cannot run program [^\n]*")

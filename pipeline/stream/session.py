@@ -1,32 +1,40 @@
-"""The Spark session: settings of its JVM, its start, spark-submit, warm-up, and the thread that makes it."""
+"""The Spark session: settings of its JVM, its start, spark-submit, what executors get, warm-up, and its thread."""
 
+import atexit
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
+from zipfile import ZIP_DEFLATED, ZipFile
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+import pipeline
+import purgatory
+import quota
+import schemas
 from pipeline.command_line import command_text
-from pipeline.errors import PipelineError, UsageError
+from pipeline.errors import MasterUnreachable, PipelineError, UsageError
 from pipeline.jvm.jars import pyspark_jars_folder, spark_jars
 from pipeline.jvm.java import archive_options, find_java
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.collect import collect_on_driver
-from pipeline.stream.executors import ExecutorWatch, made_at, ship_package
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, has_scheme, scheme_of
 
@@ -197,7 +205,7 @@ def build_spark_session(
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     master = spark.master
-    if not may_be_a_cluster(spark) and master is None:
+    if master is None and not is_submitted():
         master = "local[*]"
     if master is not None and master.startswith("local"):
         _prepare_local_process()
@@ -247,11 +255,6 @@ def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, 
     return settings | {key: value for key, value in conf.items() if key not in MERGED}
 
 
-def may_be_a_cluster(spark: SparkSettings) -> bool:
-    """Whether a session is not surely local: with a master of another kind, or one that spark-submit has chosen."""
-    return not spark.master.startswith("local") if spark.master is not None else is_submitted()
-
-
 def starts_a_jvm() -> bool:
     """Whether a new session starts a JVM: not if a notebook, spark-submit or an earlier session has started one."""
     return SparkContext._gateway is None and not is_submitted()
@@ -279,6 +282,47 @@ def refuse_spark_connect(spark: SparkSettings) -> None:
 def _prepare_local_process() -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run the first python3 on PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise a host name that does not resolve is fatal
+
+
+Made = TypeVar("Made")
+
+_STOPPED: Final = "stopped SparkContext"
+
+
+def made_at(master: str, make: Callable[[], Made]) -> Made:
+    """Make a session. Spark tries for a minute, and then leaves a stopped context: that is `MasterUnreachable`."""
+    try:
+        return make()
+    except (Py4JJavaError, PySparkException) as exc:
+        if _STOPPED not in str(exc):
+            raise
+        context = SparkContext._active_spark_context
+        with suppress(Py4JError, OSError):
+            if context is not None:
+                context.stop()
+        raise MasterUnreachable(master) from exc
+
+
+def ship_package(session: SparkSession) -> None:
+    """Give the executors of a cluster this package, so that nothing of ours must be installed on their machines.
+
+    Spark hands out the file itself, also to executors that come later; it stays until the process ends.
+    """
+    if not str(session.sparkContext.master).startswith("local"):
+        folder = Path(tempfile.mkdtemp(prefix="kquota-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        session.sparkContext.addPyFile(str(zip_package(folder)))
+
+
+def zip_package(folder: Path) -> Path:
+    """Write all modules of the installed package into a zip, which may be there already. Returns its path."""
+    path = folder / "kquota.zip"
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        for package in (pipeline, purgatory, quota, schemas):
+            root = Path(str(package.__file__)).parent
+            for module in sorted(root.rglob("*.py")):
+                archive.write(module, f"{root.name}/{module.relative_to(root)}")
+    return path
 
 
 WARM_UP: Final = "kquota-warm-up"
@@ -331,7 +375,6 @@ class SparkStarter:
         self._session: Future[SparkSession] | None = None
         self._starts_jvm = False
         self._wanted = Event()
-        self._watch = ExecutorWatch()
         self.warms_up = Event()
 
     def __enter__(self) -> Self:
@@ -351,8 +394,6 @@ class SparkStarter:
             return session
 
         self._session = self._pool.submit(start)
-        if may_be_a_cluster(self._spark):
-            self._watch.__enter__()
         return self
 
     def session(self) -> SparkSession:
@@ -370,7 +411,6 @@ class SparkStarter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch.__exit__()
         session = self._session
         if session is not None and not session.cancel():
             self._cut_short(session)

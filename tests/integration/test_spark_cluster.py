@@ -1,6 +1,5 @@
 """The job on a real Spark cluster: a standalone master, and workers of one core each, as processes."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from tests.spark_cluster.standalone import StandaloneCluster, standalone_cluster
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
+
+WAITS_FOR_EXECUTORS = "Initial job has not accepted any resources"
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +32,12 @@ def test_a_job_on_a_cluster_decides_what_a_local_job_decides(
     assert [verdict["differences"] for verdict in same.verdicts] == [[], []]
 
 
-def test_workers_killed_under_load_cost_nothing_and_are_told_in_plain_words(
+def test_workers_killed_under_load_cost_nothing(
     cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     killed = play_kills(cluster, tmp_path, broker.bootstrap_servers, 22, 3)
     assert killed.verdict["differences"] == []
-    assert len(killed.told) == len(killed.recovery_seconds) == 3
-    for line in killed.told:
-        assert re.search(r" WARNING .*executor \d+ at 127\.0\.0\.1\S* is lost: .*Its tasks run again", line)
+    assert len(killed.recovery_seconds) == 3
     assert killed.foreign == []
 
 
@@ -51,16 +50,15 @@ def test_a_job_without_a_master_says_so_and_ends_with_6(broker: EmbeddedBroker, 
         assert rigged.job.process.wait(PATIENCE_SECONDS) == 6
 
 
-def test_a_job_waits_for_executors_and_says_so(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_a_job_waits_for_executors_and_spark_says_so(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with (
         standalone_cluster(tmp_path / "spark", workers=0) as cluster,
         rig("waiting", tmp_path, broker.bootstrap_servers, None, **on_cluster(cluster)) as rigged,
     ):
         rigged.begin_load(23)
         rigged.start(wait=False)
-        rigged.job.wait_for_line(f"no executor from {cluster.master} for")
+        rigged.job.wait_for_line(WAITS_FOR_EXECUTORS)
         cluster.add_worker()
-        rigged.job.wait_for_line(f"1 executor at {cluster.master}; new: 0 at 127.0.0.1")
         rigged.job.wait_for_line("batch_id=")
         assert rigged.job.stop() == 0
 
@@ -70,6 +68,7 @@ def test_a_job_that_waits_for_executors_ends_at_once_when_asked_to(broker: Embed
         standalone_cluster(tmp_path / "spark", workers=0) as cluster,
         rig("asked", tmp_path, broker.bootstrap_servers, None, **on_cluster(cluster)) as rigged,
     ):
+        rigged.begin_load(24)
         rigged.start(wait=False)
-        rigged.job.wait_for_line("no executor from")
+        rigged.job.wait_for_line(WAITS_FOR_EXECUTORS)
         assert rigged.job.stop() == 0

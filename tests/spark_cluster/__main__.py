@@ -35,7 +35,7 @@ def main() -> int:
     for verdict in (*same.verdicts, killed.verdict):
         for difference in verdict["differences"]:
             print(f"    {difference}")  # noqa: T201
-    for line in (*killed.told, *killed.foreign):
+    for line in killed.foreign:
         print(line)  # noqa: T201
     if given.report:
         write_part(given.report, *MEASURED, text.rstrip())

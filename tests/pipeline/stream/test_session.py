@@ -13,8 +13,16 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import MasterUnreachable, UsageError
 from pipeline.settings.model import Settings, SparkSettings, StoreSettings, StreamSettings, TablesSettings
-from pipeline.stream.executors import made_at
-from pipeline.stream.session import WARM_UP, build_spark_session, heap_of, jar_sets, jvm_settings, warm_up, with_store
+from pipeline.stream.session import (
+    WARM_UP,
+    build_spark_session,
+    heap_of,
+    jar_sets,
+    jvm_settings,
+    made_at,
+    warm_up,
+    with_store,
+)
 from tests.pipeline.stream.messages import RULES
 
 
