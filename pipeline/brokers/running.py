@@ -29,7 +29,7 @@ from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import local_folder, table_uri
 from pipeline.tables.broker_quotas import BrokerQuotasTable, state_of, trim_changes
 from pipeline.tables.enforced import NAME
-from pipeline.tables.queries import TableRows
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import DeltaRsReader
@@ -247,11 +247,11 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     access = ClusterAccess.from_settings(settings.kafka)
     sources = open_sources(settings)
     uri, cluster = table_uri(settings.tables.root, NAME), cluster_name(settings, access)
-    before, state = None, state_of(TableRows(uri), cluster)
+    before, state = None, state_of(StoredTable(uri), cluster)
     with KafkaQuotas(access) as brokers:
         while state != before:  # else what a running sync writes meanwhile looks like the work of others
             found, before = brokers.look(), state
-            state = state_of(TableRows(uri), cluster)
+            state = state_of(StoredTable(uri), cluster)
     found.refuse_callbacks()
     owned, undecided = state
     sources.quotas.poll()  # an edit that a running sync has followed meanwhile

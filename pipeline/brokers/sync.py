@@ -15,9 +15,8 @@ from pipeline.clock import Clock
 from pipeline.tables.broker_quotas import BrokerQuotasTable
 from pipeline.tables.opening import FollowedTable, reading
 from pipeline.tables.port import Condition, Instant
-from pipeline.tables.queries import newest_instant_in
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource, Scope
-from pipeline.tables.reading import select
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind
@@ -145,7 +144,7 @@ class UsageFollower:
 
     def _rows_after(self, table: DeltaTable) -> pa.Table | None:
         with reading(self._table.uri):
-            newest = newest_instant_in(table)
+            newest = StoredTable(table).newest_instant()
         if newest is None:
             return None
         known = self._newest
@@ -153,7 +152,7 @@ class UsageFollower:
         since_ms = newest.evaluated_at_ms - self._first_ms if begins or known is None else known.evaluated_at_ms
         day = datetime.fromtimestamp(since_ms / 1000, UTC).date()
         where: list[Condition] = [("date", ">=", day), (_TIME, ">=", since_ms), ("time_epoch", "=", newest.time_epoch)]
-        rows = select(table, (*COLUMNS, *_BATCH, _TIME), where)
+        rows = StoredTable(table).read((*COLUMNS, *_BATCH, _TIME), where)
         if not begins:
             rows = rows.filter(pa.array([batch not in self._seen_batches for batch in _batches_of(rows)], pa.bool_()))
         self.has_begun_anew, self._newest = begins, newest

@@ -22,7 +22,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.enforced import enforced_for
 from pipeline.tables.opening import oldest_in
 from pipeline.tables.port import Condition
-from pipeline.tables.queries import FILTER_FIRST, column_list, largest, predicates
+from pipeline.tables.queries import StoredTable, column_list, predicates
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.tables.rates import read_rates
 from pipeline.tables.reading import clients_seen
@@ -104,7 +104,7 @@ def _rolled_up_until(reader: TablesReader, known_until_ms: int) -> int:
     end_ms = (known_until_ms - _ROLL_UP_LATENESS_MS) // _MINUTE_MS * _MINUTE_MS
     before: list[Condition] = [("minute_start_ms", "<", end_ms)]
     with suppress(TableMissing):
-        newest_ms = largest(reader.opened("usage_by_minute"), "minute_start_ms", before, FILTER_FIRST)
+        newest_ms = StoredTable(reader.opened("usage_by_minute")).largest("minute_start_ms", before)
         return 0 if newest_ms is None else newest_ms + _MINUTE_MS
     return 0
 

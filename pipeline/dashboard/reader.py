@@ -21,7 +21,7 @@ from pipeline.settings.model import EngineSettings, PurgatorySettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import Condition
-from pipeline.tables.queries import FILTER_FIRST, Row, answer, newest_batch_under, rows_of, smallest
+from pipeline.tables.queries import Row, StoredTable, newest_batch_under, rows_of
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import Rates, read_rates
@@ -153,7 +153,7 @@ class TablesReader:
     def query(self, table: str, sql: str) -> list[Row]:
         """The answer to a query over `source`, the newest version of a table; no rows without the table."""
         with suppress(TableMissing):
-            return rows_of(answer(self.opened(table), sql, engine=FILTER_FIRST))
+            return rows_of(StoredTable(self.opened(table)).answer(sql))
         return []
 
     def opened(self, table: str) -> DeltaTable:
@@ -166,7 +166,7 @@ class TablesReader:
         if batch is None or not batch["time_epoch"]:
             return ""
         epoch: list[Condition] = [("time_epoch", "=", batch["time_epoch"])]
-        begin_ms = smallest(self.opened("usage"), "evaluated_at_ms", epoch, FILTER_FIRST) or 0
+        begin_ms = StoredTable(self.opened("usage")).smallest("evaluated_at_ms", epoch) or 0
         return f"AND (time_epoch = {batch['time_epoch']} OR sample_start_ms < {begin_ms}) "
 
     def owner(self, row: Mapping[str, Any]) -> str | None:

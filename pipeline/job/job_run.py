@@ -49,9 +49,9 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import claim_tables
 from pipeline.tables.object_store import has_scheme
-from pipeline.tables.opening import newest_value, open_table
+from pipeline.tables.opening import newest_value
 from pipeline.tables.port import TableWriter, noting
-from pipeline.tables.queries import newest_instant_in
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.upkeep import clean, log_failures, merge, trim
@@ -217,7 +217,7 @@ class Upkeep:
         if name == "dead_letters":
             newest_ms = newest_value(table_uri(root, name), _TIME_OF[name])
         else:
-            newest = newest_instant_in(open_table(table_uri(root, "usage")))
+            newest = StoredTable(table_uri(root, "usage")).newest_instant()
             newest_ms = None if newest is None else newest.evaluated_at_ms
         return wall_ms if newest_ms is None else min(wall_ms, newest_ms)
 

@@ -7,9 +7,9 @@ from typing import Any
 from pipeline.errors import TableMissing
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
-from pipeline.tables.opening import open_table
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.table import QuotaEdit
-from pipeline.tables.reading import live_clients, recent_usage, run
+from pipeline.tables.reading import live_clients, recent_usage
 from pipeline.throttle.assembly import new_engine
 from quota.effective import bound_warnings, name_warnings, standing_changes
 from quota.rates import is_on_windows
@@ -39,8 +39,8 @@ def _seen(root: str, live: Any) -> list[tuple[str, str]]:
     """Every client that the tables still know."""
     tables = [live]
     with suppress(TableMissing):
-        minutes = open_table(table_uri(root, "usage_by_minute"))
-        tables.append(run(minutes, 'SELECT DISTINCT "user", client_id FROM source'))
+        minutes = StoredTable(table_uri(root, "usage_by_minute"))
+        tables.append(minutes.answer('SELECT DISTINCT "user", client_id FROM source'))
     return [(row["user"], row["client_id"]) for table in tables for row in table.to_pylist()]
 
 

@@ -16,8 +16,7 @@ from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.enforced import APPLIED, KEY, NAME, OF_A_CHANGE, PENDING, change_of, demands, newest_changes
 from pipeline.tables.port import checked_epoch
-from pipeline.tables.queries import TableRows
-from pipeline.tables.reading import newest_of_each, select
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.upkeep import rows_before
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.writes import Change, Owned
@@ -67,7 +66,7 @@ class BrokerQuotasTable:
 
     def state(self) -> tuple[dict[EntryKey, Owned], list[Change]]:
         """See `state_of`, of this cluster."""
-        return state_of(TableRows(self.uri), self._cluster)
+        return state_of(StoredTable(self.uri), self._cluster)
 
     def refuse_fenced(self) -> None:
         """Raise `Conflict` if another sync has taken over."""
@@ -78,7 +77,7 @@ class BrokerQuotasTable:
         return max(-1 if seq is None else seq for seq in found)
 
 
-def state_of(table: TableRows, cluster: str) -> tuple[dict[EntryKey, Owned], list[Change]]:
+def state_of(table: StoredTable, cluster: str) -> tuple[dict[EntryKey, Owned], list[Change]]:
     """What kquota owns in one cluster, by the newest change of a key that was applied, and the changes after that.
 
     These are undecided, in order: their outcome at the brokers is not stored.
@@ -106,10 +105,10 @@ def trim_changes(uri: str, before_ms: int) -> int:
     old, predicate = rows_before("at_ms", before_ms)
 
     def delete(table: DeltaTable) -> int:
-        rows = select(table, None, old)
+        rows = StoredTable(table).read(None, old)
         if not len(rows):
             return 0
-        kept = rows.filter(pc.is_in(rows["seq"], pa.array(_needed(table), pa.int64())))
+        kept = rows.filter(pc.is_in(rows["seq"], pa.array(_needed(StoredTable(table)), pa.int64())))
         if len(kept) < len(rows):
             # One commit that puts the rows that stay in place of all the old ones. A delete whose condition named them
             # one by one has crashed delta-rs 1.6.6 (30 000 of them).
@@ -119,10 +118,10 @@ def trim_changes(uri: str, before_ms: int) -> int:
     return committed(uri, delete)
 
 
-def _needed(table: DeltaTable) -> list[int]:
+def _needed(table: StoredTable) -> list[int]:
     """`seq` of each key's newest applied row, if it is owned, and of its newest row of all, if that is pending."""
     keys = ["cluster", *KEY]
-    applied = newest_of_each(table, keys, "seq", ["kind"], [("result", "=", APPLIED)]).to_pylist()
-    newest = newest_of_each(table, keys, "seq", ["result"]).to_pylist()
+    applied = table.newest_of_each(keys, "seq", ["kind"], [("result", "=", APPLIED)]).to_pylist()
+    newest = table.newest_of_each(keys, "seq", ["result"]).to_pylist()
     owned = [row["seq"] for row in applied if row["kind"] is not None]
     return owned + [row["seq"] for row in newest if row["result"] == PENDING]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
-from pipeline.tables.queries import Row, TableRows
+from pipeline.tables.queries import Row, StoredTable, rows_of
 from quota.entity import Level, entity_at, level_of
 
 if TYPE_CHECKING:
@@ -27,24 +27,24 @@ _KEYS: Final = ("cluster", *KEY)
 _COLUMNS: Final = ("cluster", "at_ms", *(name for name in OF_A_CHANGE if name != "demand"), "result")
 
 
-def newest_changes(table: TableRows, cluster: str) -> list[Row]:
+def newest_changes(table: StoredTable, cluster: str) -> list[Row]:
     """The newest applied step of each key, and the newest of all if that is pending; in order, without demand."""
     where: list[Condition] = [("cluster", "=", cluster)]
-    newest = table.newest_of_each(_KEYS, "seq", _COLUMNS, where)
+    newest = rows_of(table.newest_of_each(_KEYS, "seq", _COLUMNS, where))
     rows = [*_newest_applied(table, where), *(row for row in newest if row["result"] == PENDING)]
     return sorted(rows, key=lambda row: int(row["seq"]))
 
 
-def _newest_applied(table: TableRows, where: Sequence[Condition]) -> list[Row]:
-    return table.newest_of_each(_KEYS, "seq", _COLUMNS, [*where, ("result", "=", APPLIED)])
+def _newest_applied(table: StoredTable, where: Sequence[Condition]) -> list[Row]:
+    return rows_of(table.newest_of_each(_KEYS, "seq", _COLUMNS, [*where, ("result", "=", APPLIED)]))
 
 
-def demands(table: TableRows, rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float | None]]:
+def demands(table: StoredTable, rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float | None]]:
     """The column `demand` of rows of `broker_quotas`, by `seq`. It is read by itself: to sort by it takes a second."""
     wanted = [row["seq"] for row in rows]
     if not wanted:
         return {}
-    found = table.read(["seq", "demand"], [("seq", ">=", min(wanted)), ("seq", "<=", max(wanted))])
+    found = table.rows(["seq", "demand"], [("seq", ">=", min(wanted)), ("seq", "<=", max(wanted))])
     by_seq = {row["seq"]: row["demand"] for row in found}
     return {seq: dict(by_seq[seq]) for seq in wanted if seq in by_seq}
 
@@ -85,7 +85,7 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
     users, client_ids = (sorted(set(names)) for names in zip(*entities, strict=True))
     where: list[Condition] = [("user", "in", users), ("client_id", "in", client_ids)]
     try:
-        table = TableRows(table_uri(root, NAME))
+        table = StoredTable(table_uri(root, NAME))
     except TableMissing:
         return []
     rows = [row for row in _newest_applied(table, where) if (row["user"], row["client_id"]) in entities]

@@ -21,7 +21,6 @@ from pipeline.tables.committing import NO_CLEANING, append_only, committed, cons
 from pipeline.tables.object_store import delta_rs_options, refuse_unfit
 from pipeline.tables.opening import columns_of_others, open_table
 from pipeline.tables.port import TableOfAnotherBuild, tables_of_another_job
-from pipeline.tables.queries import column_names
 from pipeline.tables.table_features import altering, unfit_features_of, unwritable
 from schemas.arrow import arrow_schema
 from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, RatesRow, SensorStateRow
@@ -207,7 +206,7 @@ def _complete(definition: TableDefinition, table: DeltaTable) -> None:
 
 def lacking_columns(table: DeltaTable, definition: TableDefinition) -> list[str]:
     """The columns that a table does not have, and kquota needs."""
-    present = column_names(table)
+    present = [field.name for field in table.schema().fields]
     return [name for name in definition.model.model_fields if name not in present]
 
 

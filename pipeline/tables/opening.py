@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from arro3.core import Table
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pydantic import BaseModel
@@ -156,14 +156,14 @@ def oldest_in(table: DeltaTable, column: str) -> int | None:
     return _extreme(table, f"min.{column}", min)
 
 
-def file_statistics(table: DeltaTable) -> Table:
+def file_statistics(table: DeltaTable) -> pa.Table:
     """One row per data file: `num_records`, and `min.x` and `max.x` for each column x that has statistics."""
-    return Table.from_arrow(table.get_add_actions(flatten=True))
+    return pa.table(table.get_add_actions(flatten=True))
 
 
 def _extreme(table: DeltaTable, statistic: str, choose: Callable[[Iterable[int]], int]) -> int | None:
     files = file_statistics(table)
     if statistic not in files.column_names:
         return None
-    values = [value for value in files.column(statistic).to_pylist() if value is not None]
+    values = [value for value in files[statistic].to_pylist() if value is not None]
     return choose(values) if values else None

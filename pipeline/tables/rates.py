@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from pipeline.tables.address import table_uri
 from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import TableUnreadable, parse_commit_note
-from pipeline.tables.queries import FILTER_FIRST, Row, answer, rows_of
+from pipeline.tables.queries import Row, StoredTable, rows_of
 
 NEAR: Final = 0.8
 """From this part of its bound on a rate is near it."""
@@ -34,9 +34,10 @@ class Rates:
 
     def __init__(self, root: str) -> None:
         uri = table_uri(root, "rates")
-        self._table = open_table(uri)
+        table = open_table(uri)
+        self._table = StoredTable(table)
         with reading(uri):
-            notes = [parse_commit_note(commit.get("userMetadata")) for commit in self._table.history(_COMMITS)]
+            notes = [parse_commit_note(commit.get("userMetadata")) for commit in table.history(_COMMITS)]
         found = (note for note in notes if note is not None and "as_of_ms" in note)
         self.facts: Mapping[str, str] = next(found, {})
 
@@ -47,7 +48,7 @@ class Rates:
 
     def rows(self, sql: str) -> list[Row]:
         """The answer to a query over `source`."""
-        return rows_of(answer(self._table, sql, engine=FILTER_FIRST))
+        return rows_of(self._table.answer(sql))
 
     def nearest(self, limit: int) -> list[Row]:
         """The sensors with the largest shares, at most so many of each mode, the largest first.

@@ -1,65 +1,21 @@
-"""Reads tables through delta-rs, with answers as tables of pyarrow: rows, slices of time, and common questions.
+"""Reads tables through delta-rs as the job and replays need them: slices of time, and common questions."""
 
-Nothing here imports pyarrow.dataset or pandas at the top, which take 0.4 s.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from arro3.core import Array, DataType
-from deltalake import DeltaTable
 
 from pipeline.errors import TableMissing
-from pipeline.tables.opening import file_statistics, local_path, newest_in, oldest_in, open_table, reading
 from pipeline.tables.port import Condition, Instant, TableReader, of_newest_epoch
-from pipeline.tables.queries import (
-    Engine,
-    answer,
-    column_list,
-    column_names,
-    largest,
-    last_values_of_each,
-    newest_instant_in,
-    predicates,
-    rows_where,
-    smallest,
-)
+from pipeline.tables.queries import StoredTable, column_list, predicates
 from quota.replay import EpochSpan
 
 
-def select(table: DeltaTable, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-    """The rows of a table; otherwise as `TableReader.read` and `run`."""
-    return run(table, rows_where(column_names(table) if columns is None else columns, where))
-
-
-def newest_of_each(
-    table: DeltaTable, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
-) -> pa.Table:
-    """See `TableReader`; raises as `run`."""
-    return run(table, last_values_of_each(keys, order, columns, where))
-
-
-def run(
-    table: DeltaTable, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({}), engine: Engine = None
-) -> pa.Table:
-    """The result of a query over `source`, in the table's types; `TableUnreadable` if a file is not readable."""
-    types = pa.schema(table.schema())
-    found = answer(table, sql, others, engine)
-    # The engine has types of its own for texts and bytes, which hold on to whole pages of a file. pyarrow's own cast
-    # would load pyarrow.compute, which takes 30 ms: as long as a query.
-    own = pa.schema(found.schema)
-    wanted = pa.schema([types.field(field.name) if field.name in types.names else field for field in own])
-    columns = [pa.chunked_array(found.column(field.name).cast(field)) for field in wanted]
-    return pa.Table.from_arrays(columns, schema=wanted)
-
-
 class DeltaRsReader:
-    """A `RolledTable`. Each call opens the table at its newest version.
+    """A `TableReader`. Each call opens the table at its newest version.
 
     A call raises `TableMissing` if the table does not exist, and `TableUnreadable` if it cannot be read.
     """
@@ -68,16 +24,16 @@ class DeltaRsReader:
         self.uri = uri
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        return select(open_table(self.uri), columns, where)
+        return StoredTable(self.uri).read(columns, where)
 
     def newest_value(self, column: str) -> int | None:
-        return newest_in(open_table(self.uri), column)
+        return StoredTable(self.uri).newest_value(column)
 
     def oldest_value(self, column: str) -> int | None:
-        return oldest_in(open_table(self.uri), column)
+        return StoredTable(self.uri).oldest_value(column)
 
     def newest_instant(self) -> Instant | None:
-        return newest_instant_in(open_table(self.uri))
+        return StoredTable(self.uri).newest_instant()
 
     def slices(
         self, column: str, dictionaries: Sequence[str] = (), version: int | None = None, time_epoch: int | None = None
@@ -87,12 +43,12 @@ class DeltaRsReader:
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
     ) -> pa.Table:
-        return newest_of_each(open_table(self.uri), keys, order, columns, where)
+        return StoredTable(self.uri).newest_of_each(keys, order, columns, where)
 
 
 def read_table(uri: str, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-    """The newest rows of a table; otherwise as `select`."""
-    return select(open_table(uri), columns, where)
+    """The newest rows of a table, in no order."""
+    return StoredTable(uri).read(columns, where)
 
 
 # Reads a table in slices of time, so that a long range never has to be in memory as a whole.
@@ -105,34 +61,12 @@ def split_range(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int
 
 
 _ROWS_OF_A_PIECE: Final = 100_000
-_FEW_AHEAD: Final = {"batch_size": _ROWS_OF_A_PIECE, "batch_readahead": 1, "fragment_readahead": 1}
-
-
-def _dataset_of(table: DeltaTable, dictionaries: Sequence[str]) -> Any:
-    """The data files of a table as a `pyarrow.dataset.Dataset`.
-
-    The files of a local table are read through Arrow's own file system. By default delta-rs gives Arrow a file system
-    that is written in Python. What is read through it belongs to Python, and Arrow's threads free it shortly after the
-    scan has returned. If the interpreter ends at that moment, the process aborts with exit code 134. Other stores are
-    still read through delta-rs; for these `pipeline.process` keeps the exit code.
-    """
-    from pyarrow.dataset import ParquetReadOptions  # noqa: PLC0415 - with pandas, which it imports, it takes 0.4 s
-    from pyarrow.fs import LocalFileSystem, SubTreeFileSystem  # noqa: PLC0415
-
-    path = local_path(table)
-    files = None if path is None else SubTreeFileSystem(path, LocalFileSystem())
-    options = ParquetReadOptions(dictionary_columns=list(dictionaries)) if dictionaries else None
-    with reading(path or table.table_uri):
-        return table.to_pyarrow_dataset(filesystem=files, parquet_read_options=options)
 
 
 class TimeSlices:
     """One version of a table, read by ranges [start, end) of one of its columns of epoch milliseconds.
 
     A file is not opened if its statistics say that it has no row of the slice.
-
-    It can be sent to other processes and machines. There it has the rows and the epochs, also when the log of the table
-    no longer has the version.
 
     Args:
         time_column: The column; it must have statistics.
@@ -150,40 +84,24 @@ class TimeSlices:
         time_epoch: int | None = None,
     ) -> None:
         self.uri = uri
-        self._table = open_table(uri, version)
-        self.version: int = self._table.version()
+        self._table = StoredTable(uri, version=version)
+        self.version: int = self._table.version
         self._column = time_column
         self._dictionaries = dictionaries
         self._of_epoch: list[Condition] = [] if time_epoch is None else [("time_epoch", "=", time_epoch)]
 
-    def __getstate__(self) -> dict[str, Any]:
-        self.epochs, self._dataset  # noqa: B018 - are kept
-        return {name: value for name, value in vars(self).items() if name != "_table"}
-
-    @cached_property
-    def _dataset(self) -> Any:
-        return _dataset_of(self._table, self._dictionaries)
-
     def read(self, columns: Sequence[str], start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> pa.Table:
         """The rows of a slice that meet further conditions, in no order."""
-        return self._scan(columns, [*self._range(start_ms, end_ms), *where])
+        return self._table.answer(self._select(columns, [*self._range(start_ms, end_ms), *where]))
 
     def pieces(self, columns: Sequence[str], start_ms: int, end_ms: int) -> Iterator[pa.Table]:
         """The same rows in tables of some 100 000, so that they are never in memory together; none without rows."""
-        held: list[pa.RecordBatch] = []
-        for batch in self._scanner(columns, self._range(start_ms, end_ms), **_FEW_AHEAD).to_batches():
-            if batch.num_rows:
-                held.append(batch)
-            if sum(one.num_rows for one in held) >= _ROWS_OF_A_PIECE:
-                yield pa.Table.from_batches(held)
-                held = []
-        if held:
-            yield pa.Table.from_batches(held)
+        yield from self._table.pieces(self._select(columns, self._range(start_ms, end_ms)), _ROWS_OF_A_PIECE)
 
     @cached_property
     def epochs(self) -> list[EpochSpan]:
         """The time epochs of all rows, in order. Files are opened only where they have rows of several epochs."""
-        files = pa.table(file_statistics(self._table))
+        files = self._table.file_statistics()
         names = [f"{end}.{column}" for column in ("time_epoch", self._column) for end in ("min", "max")]
         if names[2] not in files.column_names:
             return []
@@ -198,8 +116,9 @@ class TimeSlices:
                 mixed.append((first_ms, last_ms))
         if mixed:
             first, last = min(first for first, _ in mixed), max(last for _, last in mixed)
-            condition: list[Condition] = [(self._column, ">=", first), (self._column, "<=", last)]
-            rows = self._scan(["time_epoch", self._column], condition)
+            rows = self._table.read(
+                ["time_epoch", self._column], [(self._column, ">=", first), (self._column, "<=", last)]
+            )
             ends = rows.group_by("time_epoch").aggregate([(self._column, "min"), (self._column, "max")])
             for epoch, first_ms, last_ms in zip(*(column.to_pylist() for column in ends.columns), strict=True):
                 _widen(found, epoch, first_ms, last_ms)
@@ -207,15 +126,15 @@ class TimeSlices:
 
     def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
         """The earliest time of a row in a range that meets further conditions; None if there is none."""
-        return smallest(self._table, self._column, [*self._range(start_ms, end_ms), *where])
+        return self._table.smallest(self._column, [*self._range(start_ms, end_ms), *where])
 
     def last_time(self, start_ms: int, end_ms: int) -> int | None:
         """The latest time of a row in a range; otherwise as `first_time`."""
-        return largest(self._table, self._column, self._range(start_ms, end_ms))
+        return self._table.largest(self._column, self._range(start_ms, end_ms))
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
         """About how many rows a range has, estimated from the statistics of the files. No file is opened."""
-        files = pa.table(file_statistics(self._table))
+        files = self._table.file_statistics()
         rows, first_ms, last_ms = (
             pc.fill_null(files[name], 0).to_numpy()
             for name in ("num_records", f"min.{self._column}", f"max.{self._column}")
@@ -225,36 +144,25 @@ class TimeSlices:
 
     def span(self) -> tuple[int, int] | None:
         """The first and the last instant in the table, both inclusive; None if it has no rows."""
-        times = self._dataset.to_table(columns=[self._column])[self._column]
-        if not len(times):
-            return None
-        ends = pc.min_max(times)
-        return ends["min"].as_py(), ends["max"].as_py()
+        first_ms, last_ms = self._table.oldest_value(self._column), self._table.newest_value(self._column)
+        return None if first_ms is None or last_ms is None else (first_ms, last_ms)
 
     def _range(self, start_ms: int, end_ms: int) -> list[Condition]:
         return [(self._column, ">=", start_ms), (self._column, "<", end_ms), *self._of_epoch]
 
-    def _scan(self, columns: Sequence[str], where: Sequence[Condition]) -> pa.Table:
-        return self._scanner(columns, where).to_table()
-
-    def _scanner(self, columns: Sequence[str], where: Sequence[Condition], **options: int) -> Any:
-        from pyarrow.parquet import filters_to_expression  # noqa: PLC0415 - it takes 5 MB, with the stores' clients
-
-        return self._dataset.scanner(columns=list(columns), filter=filters_to_expression(list(where)), **options)
+    def _select(self, columns: Sequence[str], where: Sequence[Condition]) -> str:
+        listed = (
+            f"arrow_cast({column_list([name])}, 'Dictionary(Int32, Utf8)') AS {column_list([name])}"
+            if name in self._dictionaries
+            else column_list([name])
+            for name in columns
+        )
+        return f"SELECT {', '.join(listed)} FROM source WHERE {predicates(where)}"  # noqa: S608 - quoted by us
 
 
 def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, last_ms: int) -> None:
     known_first_ms, known_last_ms = spans.get(time_epoch, (first_ms, last_ms))
     spans[time_epoch] = min(known_first_ms, first_ms), max(known_last_ms, last_ms)
-
-
-def arrow_scalar(value: int | str) -> pa.Scalar:
-    """An INT64 or STRING scalar, to compare columns with.
-
-    pyarrow itself would import pandas if it is installed, only to ask whether the value is one of pandas: 0.2 s.
-    """
-    kind = DataType.int64() if isinstance(value, int) else DataType.string()
-    return pa.array(Array([value], kind))[0]
 
 
 # The throttles that may still run: the last row of each client in `throttle_events`, if it is not a release.
@@ -282,7 +190,7 @@ def last_throttles(events: TableReader, since_ms: int, of_clients: Sequence[Cond
     return rows.filter(pc.is_in(rows["publish_seq"], value_set=running.combine_chunks()))
 
 
-def _running(events: TableReader, since_ms: int, of_clients: Sequence[Condition]) -> "pa.ChunkedArray":
+def _running(events: TableReader, since_ms: int, of_clients: Sequence[Condition]) -> pa.ChunkedArray:
     candidates = events.read(["publish_seq"], [("throttled_until_ms", ">=", since_ms), *of_clients])["publish_seq"]
     if not len(candidates):
         return candidates
@@ -291,8 +199,8 @@ def _running(events: TableReader, since_ms: int, of_clients: Sequence[Condition]
     later: Condition = ("publish_seq", ">=", pc.min(candidates).as_py())
     last = events.newest_of_each(_CLIENT, "publish_seq", ["action", "throttled_until_ms"], [later, *of_clients])
     runs = pc.and_(
-        pc.equal(last["action"], arrow_scalar("throttle")),
-        pc.greater_equal(last["throttled_until_ms"], arrow_scalar(since_ms)),
+        pc.equal(last["action"], "throttle"),
+        pc.greater_equal(last["throttled_until_ms"], since_ms),
     )
     return last["publish_seq"].filter(runs)
 
@@ -300,8 +208,7 @@ def _running(events: TableReader, since_ms: int, of_clients: Sequence[Condition]
 # The clients that use the cluster now, read from the `usage` table.
 
 _RECENT_MS: Final = 300_000
-# Made without an array, because pyarrow imports pandas when it makes its first array.
-_NONE: Final = pa.Table.from_batches([], pa.schema([pa.field("user", pa.string()), pa.field("client_id", pa.string())]))
+_NONE: Final = pa.schema([("user", pa.string()), ("client_id", pa.string())]).empty_table()
 
 
 def live_clients(usage_uri: str) -> pa.Table:
@@ -328,12 +235,12 @@ def recent_usage(usage_uri: str, columns: Sequence[str]) -> pa.Table | None:
 
 def _recent(usage_uri: str, selected: str, grouped: str) -> pa.Table | None:
     try:
-        table = open_table(usage_uri)
+        table = StoredTable(usage_uri)
     except TableMissing:
         return None
-    newest = newest_instant_in(table)
+    newest = table.newest_instant()
     if newest is None:
         return None
     since: Condition = ("sample_start_ms", ">=", newest.evaluated_at_ms - _RECENT_MS)
     recent = predicates([since, *of_newest_epoch(newest.time_epoch)])
-    return run(table, f"SELECT {selected} FROM source WHERE {recent}{grouped}")  # noqa: S608 - quoted by us
+    return table.answer(f"SELECT {selected} FROM source WHERE {recent}{grouped}")  # noqa: S608 - quoted by us

@@ -11,7 +11,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
-from pipeline.tables.queries import TableRows, predicates
+from pipeline.tables.queries import StoredTable, predicates
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import QUOTA_TYPES, Level, entity_at
@@ -40,9 +40,9 @@ class Story:
 
 def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
     """The row of `decisions` whose `decision_id` begins with a text; `NotFound` if none, `UsageError` if several do."""
-    decisions = TableRows(table_uri(root, "decisions"), DecisionRow)
+    decisions = StoredTable(table_uri(root, "decisions"), DecisionRow)
     where: list[Condition] = [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")]
-    found = decisions.read(["decision_id", "evaluated_at_ms"], where)
+    found = decisions.rows(["decision_id", "evaluated_at_ms"], where)
     ids = sorted({row["decision_id"] for row in found})
     if not ids:
         raise no_decision(root, beginning)
@@ -51,12 +51,12 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
         message = f"several decisions begin with {beginning}: {', '.join(shown)}"
         raise UsageError(message, f"name one of them in full: {command_text('throttles', 'explain', ids[0])}")
     # Ids are hashes, so only the instant limits which files can hold the row.
-    return decisions.read(None, [(name, "=", found[0][name]) for name in ("decision_id", "evaluated_at_ms")])[0]
+    return decisions.rows(None, [(name, "=", found[0][name]) for name in ("decision_id", "evaluated_at_ms")])[0]
 
 
 def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
     """The newest row of `decisions` of a client; None = any user, or any client-id. `NotFound` if there is none."""
-    decisions = TableRows(table_uri(root, "decisions"), DecisionRow)
+    decisions = StoredTable(table_uri(root, "decisions"), DecisionRow)
     where = Wanted(user, client_id).of_client()
     found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], where)
     if found is None:
@@ -69,20 +69,20 @@ def newest_throttle(root: str, user: str | None, client_id: str | None) -> dict[
 
     For a client that was never throttled, as one in shadow mode, its newest decision; see `newest_decision`.
     """
-    record = _newest_record(TableRows(table_uri(root, "throttle_events"), ThrottleEventRow), user, client_id)
+    record = _newest_record(StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow), user, client_id)
     if record is not None:
         with suppress(NotFound):  # it is kept for a shorter time than its records
             return decision_with_id(root, record["decision_id"])
     return newest_decision(root, user, client_id)
 
 
-def _newest_record(events: TableRows, user: str | None, client_id: str | None) -> dict[str, Any] | None:
+def _newest_record(events: StoredTable, user: str | None, client_id: str | None) -> dict[str, Any] | None:
     where = Wanted(user, client_id).of_client()
     found = events.newest(["time_epoch", "evaluated_at_ms", "publish_seq"], where)
     if found is None:
         return None
     # A look may be evaluated later than the batch that is stored after it.
-    later = events.read(None, [*where, ("publish_seq", ">", found["publish_seq"])])
+    later = events.rows(None, [*where, ("publish_seq", ">", found["publish_seq"])])
     return max([found, *later], key=lambda row: int(row["publish_seq"]))
 
 
@@ -99,8 +99,8 @@ class ClientState:
 def clients_of(root: str, user: str, now_ms: int, min_hold_ms: int) -> list[ClientState]:
     """The clients of a user with a decision, or with usage that is kept: held ones first, then by name."""
     keys, where = ("user", "client_id"), Wanted(user).of_client()
-    decided = TableRows(table_uri(root, "decisions")).newest_of_each(keys, "evaluated_at_ms", keys, where)
-    used = TableRows(table_uri(root, "usage")).newest_of_each(keys, "evaluated_at_ms", keys, where)
+    decided = StoredTable(table_uri(root, "decisions")).newest_of_each(keys, "evaluated_at_ms", keys, where).to_pylist()
+    used = StoredTable(table_uri(root, "usage")).newest_of_each(keys, "evaluated_at_ms", keys, where).to_pylist()
     at_ms = {row["client_id"]: row["evaluated_at_ms"] for row in decided}
     until_ms = held_until(running_throttles(root, now_ms, Wanted(user), min_hold_ms))
     known = {row["client_id"] for row in (*decided, *used)} | {client_id for _, client_id in until_ms}
@@ -127,15 +127,15 @@ def story_of(root: str, decision: Mapping[str, Any]) -> Story:
 
 
 def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
-    events = TableRows(table_uri(root, "throttle_events"), ThrottleEventRow)
+    events = StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow)
     own: Condition = ("decision_id", "=", decision["decision_id"])
     # Ids are hashes, so only the instant limits which files can hold the records. None is older than the decision.
-    found = events.read(None, [own, ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])])
+    found = events.rows(None, [own, ("evaluated_at_ms", ">=", decision["evaluated_at_ms"])])
     epoch, newest = decision["time_epoch"], events.newest_instant()
     if newest is None or newest.time_epoch == epoch:
         return found
     known = {row["publish_seq"] for row in found}
-    later = events.read(None, [own, ("time_epoch", ">", epoch)])
+    later = events.rows(None, [own, ("time_epoch", ">", epoch)])
     return [*found, *(row for row in later if row["publish_seq"] not in known)]
 
 
@@ -160,7 +160,7 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
     names = {"user": "sensor_user", "client_id": "sensor_client_id", "broker_id": "broker_id"}
     conditions += [(column, "=", decision[name]) for column, name in names.items() if decision[name]]
     measures = _MEASURES[decision["quota_type"]]
-    rows = TableRows(table_uri(root, "usage")).read(["sample_start_ms", *measures], conditions)
+    rows = StoredTable(table_uri(root, "usage")).rows(["sample_start_ms", *measures], conditions)
     sums: Counter[int] = Counter()
     for row in rows:
         sums[row["sample_start_ms"]] += sum(row[measure] or 0 for measure in measures)
@@ -205,7 +205,7 @@ def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms:
 
     A throttle shorter than `min_hold_ms` from its first record to its end is left out, see `counts`.
     """
-    events = TableRows(table_uri(root, "throttle_events"), ThrottleEventRow)
+    events = StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow)
     # As `last_throttles` for the job: the release of a client may end before the throttle that it ends. So from the
     # first throttle that could run on, the last record of each client counts, whatever its end.
     first = events.smallest("publish_seq", [("throttled_until_ms", ">", now_ms), *wanted.of_client()])
@@ -218,14 +218,14 @@ def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms:
     return sorted(held, key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]))
 
 
-def _since_ms(events: TableRows, last: Mapping[str, Any], min_hold_ms: int) -> int:
+def _since_ms(events: StoredTable, last: Mapping[str, Any], min_hold_ms: int) -> int:
     """When a running throttle began, by wall clock, or an instant from which on it has run for `min_hold_ms`."""
     since_ms = written_ms(last)
     if counts(since_ms, last["throttled_until_ms"], min_hold_ms):
         return since_ms
     own: list[Condition] = [(name, "=", last[name]) for name in _CLIENT]
     columns = ["publish_seq", "action", "throttle_time_ms", "throttled_until_ms"]
-    before = events.read(columns, [*own, ("publish_seq", "<", last["publish_seq"])])
+    before = events.rows(columns, [*own, ("publish_seq", "<", last["publish_seq"])])
     for row in sorted(before, key=lambda row: -row["publish_seq"]):
         if row["action"] == "release" or row["throttled_until_ms"] < since_ms:
             break
@@ -260,7 +260,7 @@ def holds_of(root: str, running: Sequence[Mapping[str, Any]]) -> dict[int, dict[
     ids = predicates([("decision_id", "in", sorted({row["decision_id"] for row in read})), ("action", "=", "throttle")])
     begin_ms = min(row["evaluated_at_ms"] for row in read) - _HELD_AT_MOST_MS
     columns = 'publish_seq, broker_id, "user", client_id, throttled_until_ms - throttle_time_ms AS written_ms'
-    rows = TableRows(table_uri(root, "throttle_events")).rows(
+    rows = StoredTable(table_uri(root, "throttle_events")).answer(
         f"WITH r AS (SELECT {columns}, observed / bound AS used, lag(throttled_until_ms) "  # noqa: S608 - quoted by us
         f"OVER ({of_client}) AS before_ms FROM source WHERE evaluated_at_ms >= {begin_ms} AND {ids}), "
         f"h AS (SELECT *, sum(CASE WHEN before_ms < written_ms THEN 1 ELSE 0 END) OVER ({of_client}) AS hold FROM r) "
@@ -273,14 +273,14 @@ def holds_of(root: str, running: Sequence[Mapping[str, Any]]) -> dict[int, dict[
 
 def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:
     """The newest `limit` wanted records, newest first."""
-    events = TableRows(table_uri(root, "throttle_events"), ThrottleEventRow)
+    events = StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow)
     newest_seq = events.newest_value("publish_seq")
     if newest_seq is None:
         return []
     # `publish_seq` counts up by one per record. It takes more numbers where rows were lost, or are not wanted.
     numbers = limit
     while True:
-        rows = events.read(None, [("publish_seq", ">", newest_seq - numbers), *wanted.conditions()])
+        rows = events.rows(None, [("publish_seq", ">", newest_seq - numbers), *wanted.conditions()])
         if len(rows) >= limit or numbers > newest_seq:
             return sorted(rows, key=lambda row: -row["publish_seq"])[:limit]
         numbers *= _MORE
@@ -360,7 +360,7 @@ def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[
         ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
         ("time_epoch", "=", decision["time_epoch"]),
     ]
-    rows = TableRows(table_uri(root, "throttle_events")).read([*_COLUMNS, *_BATCH], where)
+    rows = StoredTable(table_uri(root, "throttle_events")).rows([*_COLUMNS, *_BATCH], where)
     return sorted(rows, key=lambda row: row["publish_seq"])
 
 
@@ -372,7 +372,7 @@ def _written_by(records: Sequence[Mapping[str, Any]], at_ms: int) -> list[Mappin
 def _collected_ms(root: str, decision: Mapping[str, Any]) -> int:
     """When the driver collected its batch, by wall clock; the time of its events if that is not kept any more."""
     where: list[Condition] = [(name, "=", decision[name]) for name in _BATCH]
-    found = TableRows(table_uri(root, "batches")).read(["processed_at_ms"], where)
+    found = StoredTable(table_uri(root, "batches")).rows(["processed_at_ms"], where)
     return int(found[0]["processed_at_ms"] if found else decision["evaluated_at_ms"])
 
 

@@ -20,7 +20,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk, writing
 from pipeline.tables.opening import file_statistics, open_table
 from pipeline.tables.port import Condition
-from pipeline.tables.queries import count
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.table_features import refuse_unwritable
 
 MANY_FILES: Final = 200
@@ -40,7 +40,7 @@ def trim(uri: str, column: str, before_ms: int) -> int:
     old, predicate = rows_before(column, before_ms)
 
     def delete(table: DeltaTable) -> int:
-        rows = count(table, old)
+        rows = StoredTable(table).count(old)
         if rows:
             table.delete(predicate, post_commithook_properties=NO_CLEANING)
         return rows

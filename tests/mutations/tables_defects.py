@@ -38,7 +38,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "the newest instant is the largest of all time epochs",
-        "newest_instant_in",
+        "StoredTable.newest_instant",
         "lambda original, *a: (one := original(*a)) and one._replace(time_epoch=0)",
         _CONTRACT,
     ),

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shlex import quote
 from typing import Any, TypeVar
 
-from arro3.core import Array, Schema, Table
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
+from filelock import FileLock, Timeout
 
 from pipeline.command_line import DISTRIBUTION, command_text
 from pipeline.errors import Conflict, PipelineError, TableMissing, first_line
@@ -23,8 +25,9 @@ from pipeline.tables.address import table_missing, table_uri
 from pipeline.tables.committing import NO_HOOKS, checkpoint_if_due, committed, keep_on_disk
 from pipeline.tables.opening import columns_of_others, open_table, reading
 from pipeline.tables.port import TableUnreadable, TableUnwritable
-from pipeline.tables.queries import answer, column_names, rows_of, rows_where
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
+from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 
 log = logging.getLogger(__name__)
@@ -59,8 +62,6 @@ class QuotaCommit:
 
 def local_audit(reason: str) -> EditAudit:
     """The audit of an edit that the current user makes on this machine with this version of kquota."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - reading needs none of it
-
     try:
         tool_version = version(DISTRIBUTION)
     except PackageNotFoundError:
@@ -224,8 +225,6 @@ class QuotaTable:
         if "://" in self.uri:
             yield
             return
-        from filelock import FileLock, Timeout  # noqa: PLC0415 - reading needs no lock
-
         path = Path(self.uri).with_name("quotas.lock")
         lock = FileLock(path, timeout=self._lock_timeout_seconds)
         try:
@@ -271,7 +270,7 @@ class QuotaTable:
 def _state(table: DeltaTable) -> QuotaTableState:
     configuration = table.metadata().configuration
     # Columns in the model's order, so that equal rows compare equal whatever the order in the table is.
-    rows = rows_of(answer(table, rows_where(list(QuotaRow.model_fields), ())))
+    rows = StoredTable(table).rows(list(QuotaRow.model_fields))
     return QuotaTableState(
         version=table.version(),
         rows=tuple(sorted(rows, key=lambda row: (row["user"], row["client_id"]))),
@@ -280,32 +279,12 @@ def _state(table: DeltaTable) -> QuotaTableState:
     )
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    # At the top it would make every command that reads the quotas load pyarrow.
-    from schemas.arrow import arrow_schema  # noqa: PLC0415
-
-    # Not by pyarrow: it imports pandas to check whether a list is a series, which takes 0.2 s.
-    names = arrow_schema(QuotaRow).names
-    schema = Schema.from_arrow(arrow_schema(QuotaRow))
-    arrays = [Array([row.get(name) for row in rows], schema.field(name).type) for name in names]
-    return Table.from_arrays(arrays, schema=schema)
-
-
-def _stored(table: DeltaTable, rows: Sequence[Mapping[str, Any]]) -> Any:
+def _stored(table: DeltaTable, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """The rows as the table stores them: a column that others have added keeps its values, and is null in a new row."""
-    own, added = _table(rows), columns_of_others(table, QuotaRow)
-    if not added:
-        return own
-    import pyarrow as pa  # noqa: PLC0415 - hardly a table has such columns
-
-    from pipeline.tables.reading import select  # noqa: PLC0415
-
-    before = select(table, ["user", "client_id", *added])
-    place_of = {
-        entity: place for place, entity in enumerate(zip(*before.select([0, 1]).to_pydict().values(), strict=True))
-    }
+    stored, added = pa.Table.from_pylist(list(rows), arrow_schema(QuotaRow)), columns_of_others(table, QuotaRow)
+    before = StoredTable(table).read(["user", "client_id", *added])
+    place_of = {(row["user"], row["client_id"]): place for place, row in enumerate(before.select([0, 1]).to_pylist())}
     places = pa.array([place_of.get((row["user"], row["client_id"])) for row in rows], pa.int64())
-    stored = pa.table(own)
     for name in added:
         stored = stored.append_column(before.schema.field(name), before[name].take(places))
-    return stored.select(column_names(table))
+    return stored.select(StoredTable(table).columns)

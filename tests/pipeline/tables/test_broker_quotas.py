@@ -10,7 +10,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import BrokerQuotasTable, trim_changes
 from pipeline.tables.enforced import APPLIED, NAME, NOT_APPLIED, PENDING, demands, newest_changes
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.queries import TableRows
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.reading import DeltaRsReader
 from quota.broker_levels.entries import EntryKey, EntryKind
 from quota.broker_levels.writes import Change
@@ -113,7 +113,7 @@ def test_old_rows_are_deleted_but_not_those_that_say_what_is_owned(table: Broker
 
 def test_the_demand_of_rows_is_read_by_their_place(table: BrokerQuotasTable, root: str) -> None:
     table.append([(change("a", demand={}), APPLIED), (change("b"), APPLIED)], T_MS)
-    reader = TableRows(table_uri(root, NAME))
+    reader = StoredTable(table_uri(root, NAME))
     found = [row for row in newest_changes(reader, "c1") if row["user"] == "b"]
     assert demands(reader, found) == {1: {"1": None, "2": 2.5}}
     assert demands(reader, []) == {}

@@ -11,7 +11,7 @@ from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.queries import TableRows, newest_batch, newest_batch_under, newest_rows
+from pipeline.tables.queries import StoredTable, newest_batch, newest_batch_under, newest_rows
 from schemas.arrow import arrow_schema, conform
 from schemas.rows import BatchRow
 from tests.pipeline.tables.event_table import EventTable
@@ -25,14 +25,14 @@ def events(tmp_path: Path) -> EventTable:
     return EventTable(tmp_path)
 
 
-def rows(events: EventTable) -> TableRows:
-    return TableRows(events.table.uri)
+def rows(events: EventTable) -> StoredTable:
+    return StoredTable(events.table.uri)
 
 
 def test_the_values_are_those_of_pyarrow_and_instants_are_in_utc(events: EventTable) -> None:
     events.write(("a", "throttle", T0_MS, 5_001), bound=None, tokens=-2.5)
     events.write(("é\n", "release", T0_MS, 0), bound=1.5)
-    found = sorted(rows(events).read(), key=lambda row: int(row["publish_seq"]))
+    found = sorted(rows(events).rows(), key=lambda row: int(row["publish_seq"]))
     assert found == events.table.read().sort_by("publish_seq").to_pylist()
     assert (found[0]["bound"], found[0]["tokens"], found[1]["client_id"]) == (None, -2.5, "é\n")
     until = found[0]["throttled_until"]
@@ -43,8 +43,8 @@ def test_what_is_written_later_is_not_seen(events: EventTable) -> None:
     events.write(("a", "throttle", T0_MS, 5_000))
     before = rows(events)
     events.write(("b", "throttle", T0_MS, 5_000))
-    assert (len(before.read()), before.newest_value("publish_seq")) == (1, 0)
-    assert (len(rows(events).read()), rows(events).newest_value("publish_seq")) == (2, 1)
+    assert (len(before.rows()), before.newest_value("publish_seq")) == (1, 0)
+    assert (len(rows(events).rows()), rows(events).newest_value("publish_seq")) == (2, 1)
 
 
 @pytest.mark.parametrize("later_ms", [0, 1, 1_999, 2_001, 60_000, HOUR_MS - 1, HOUR_MS + 1, 48 * HOUR_MS])
@@ -68,7 +68,7 @@ def test_of_each_client_the_last_row_counts_and_only_if_it_meets_the_conditions(
 
 def test_a_table_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(TableMissing):
-        TableRows(str(tmp_path / "nothing"))
+        StoredTable(str(tmp_path / "nothing"))
 
 
 BATCH_MS = 1_700_000_000_000
