@@ -74,7 +74,7 @@ class Held:
         return time.perf_counter() - began
 
     def wave(self) -> float:
-        """Let time pass until the next looks are due. Returns the seconds that they take."""
+        """Let time pass until the next checks are due. Returns the seconds that they take."""
         told, seconds = 0, 0.0
         while not told and (due_ms := self._purgatory.next_due_ms()) is not None:
             self._clock.now_ms = max(self._clock.now_ms + 1, due_ms)

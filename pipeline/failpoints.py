@@ -30,8 +30,8 @@ FAILPOINTS: Final[Mapping[str, str]] = {
     "transaction.sent": "records and marker are sent, the transaction is open",
     "transaction.committed": "the transaction is committed, the driver has not noted it yet",
     "batch.published": "a batch is done, Spark has not committed it",
-    "look.decided": "looks have decided renewals and releases, nothing is in the outbox yet",
-    "look.appended": "records of looks are in the outbox, not on the topic yet",
+    "check.decided": "checks have decided renewals and releases, nothing is in the outbox yet",
+    "check.appended": "records of checks are in the outbox, not on the topic yet",
 }
 
 

@@ -28,9 +28,9 @@ SnapshotAt = Callable[[int], QuotaSnapshot]  # returns the quotas of a version o
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The facts behind a decision or a look; query "" and batch −1 before the first batch.
+    """The facts behind a decision or a check; query "" and batch −1 before the first batch.
 
-    A look has the last batch whose usage is in the engine. The instant grows within a time epoch only.
+    A check has the last batch whose usage is in the engine. The instant grows within a time epoch only.
     """
 
     query_id: str

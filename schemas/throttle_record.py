@@ -117,11 +117,11 @@ def verb_of(action: str, cause: str) -> Verb:
 
 
 class ThrottleEventRow(c.PipelineRow):
-    """The outbox: every record that is published, by a batch or by a look, in the order of `publish_seq`."""
+    """The outbox: every record that is published, by a batch or by a check, in the order of `publish_seq`."""
 
     batch_id: c.Number = c.field("The last micro-batch whose usage the record is based on.")
     time_epoch: c.Number = c.TIME_EPOCH
-    evaluated_at_ms: c.EpochMs = c.field("The instant the batch or the look was evaluated at.")
+    evaluated_at_ms: c.EpochMs = c.field("The instant the batch or the check was evaluated at.")
     evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
     publish_seq: c.Number = c.field("Position among all records of the job; no gaps.")
     action: Action = c.field("`throttle` or `release`.")
@@ -143,7 +143,7 @@ class ThrottleEventRow(c.PipelineRow):
     decision_id: c.Name = c.field("The decision that began the throttle.")
     quota_version: c.Number = c.field("Version of the quota table.")
     schema_version: c.Number = c.field("Version of the record's schema.", default=SCHEMA_VERSION)
-    due_ms: c.EpochMs | None = c.field("When the look was due; null for a record of a batch.")
+    due_ms: c.EpochMs | None = c.field("When the check was due; null for a record of a batch.")
     lateness_ms: c.DurationMs | None = c.field(
         "How long after `due_ms` the purgatory handed it out; null for a record of a batch."
     )

@@ -226,7 +226,7 @@ def _purgatory(reader: TablesReader, state: State) -> dict[str, Any]:
         "lateness_p50_ms": _percentile(ordered, 0.5),
         "lateness_p99_ms": _percentile(ordered, 0.99),
         "lateness_max_ms": ordered[-1] if ordered else None,
-        "looks": len(ordered),
+        "checks": len(ordered),
     }
 
 

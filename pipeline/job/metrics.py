@@ -68,7 +68,7 @@ class RunGauges:
     """What can be asked of one life of the query, by any thread at any time.
 
     Attributes:
-        next_due_ms: When the next look or end of a throttle is due, on the steady clock; None = nothing is held.
+        next_due_ms: When the next check or end of a throttle is due, on the steady clock; None = nothing is held.
         quotas_refused: Whether there is a newer version, which is not valid.
         clocks_behind_ms: How far the append times of each partition are behind the wall clock.
         spark_progress: Spark's progress of the newest micro-batch: empty before the first one, None without a query.
@@ -275,7 +275,7 @@ class JobMetrics:
         self._records = counter("kquota_throttle_records", "Records of the throttle topic.", ("kind", "quota_type"))
         what = "Length of a published throttle."
         self._delay = Histogram("kquota_throttle_delay_seconds", what, registry=registry, buckets=_DELAY_SECONDS)
-        what = "How long after it was due a look was handed out."
+        what = "How long after it was due a check was handed out."
         self._lateness = Histogram(
             "kquota_purgatory_lateness_seconds", what, registry=registry, buckets=_LATENESS_SECONDS
         )
@@ -353,7 +353,7 @@ class JobMetrics:
         overdue_ms = 0 if due_ms is None else max(gauges.steady_ms() - due_ms, 0)
         for name, documentation, value in (
             ("kquota_purgatory_size", "Clients that are held.", gauges.held()),
-            ("kquota_purgatory_overdue_seconds", "How long the next look has been due.", overdue_ms / 1000),
+            ("kquota_purgatory_overdue_seconds", "How long the next check has been due.", overdue_ms / 1000),
             ("kquota_config_version", "Version of the quotas in force.", gauges.quota_version()),
             ("kquota_config_refused", "1 while the newest version of the quotas is refused.", gauges.quotas_refused()),
         ):

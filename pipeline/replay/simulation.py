@@ -124,7 +124,7 @@ class ClientStory:
     """What happened to one client.
 
     Attributes:
-        violations: How often a batch began a throttle or made it longer; `renewals`: how often a look did.
+        violations: How often a batch began a throttle or made it longer; `renewals`: how often a check did.
         shadowed: Batches in which a shadow quota would have throttled it.
         throttle_ms: How long it was held, all throttles together.
     """
@@ -152,7 +152,7 @@ class ClientStory:
 
 
 class Simulation:
-    """Decides batches, and does the looks and ends of throttles between and after them at their exact times.
+    """Decides batches, and does the checks and ends of throttles between and after them at their exact times.
 
     The clients ignore throttles: usage is what the events contain, whether a client is throttled or not. `show` gets
     every record, with the instant at which it is written.

@@ -262,7 +262,7 @@ def _throttled_spans(
     to_ms = from_ms + event["throttle_time_ms"]
     for ended, begun in pairwise(epochs):
         if time_epoch == ended.time_epoch < last_epoch and to_ms > ended.last_ms:
-            # A look may be after the last batch of its epoch.
+            # A check may be after the last batch of its epoch.
             end_ms = max(from_ms, ended.last_ms)
             yield time_epoch, from_ms, end_ms
             time_epoch, from_ms, to_ms = begun.time_epoch, begun.first_ms, begun.first_ms + to_ms - end_ms

@@ -219,9 +219,9 @@ class PurgatorySettings(Branch):
         description="shortest time for which a throttle, or more of it, is published; what is less stays owed",
     )  # fmt: skip
     client_lag_ms: int = Field(
-        500, ge=0, description="time from publishing a record until a client obeys it; part of the lead of a look"
+        500, ge=0, description="time from publishing a record until a client obeys it; part of the lead of a check"
     )
-    min_renew_lead_ms: int = Field(300, ge=0, description="shortest time from a look to the end of its throttle")
+    min_renew_lead_ms: int = Field(300, ge=0, description="shortest time from a check to the end of its throttle")
     tick_ms: int = Field(
         25, ge=1, le=1_000, description="longest rest of the reaper and the looker; they wake earlier for what is due"
     )

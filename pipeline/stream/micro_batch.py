@@ -4,7 +4,7 @@
     2 collect aggregates                                      5 publisher: outbox, one Kafka transaction; hold
     3 append dead_letters, then usage with the batch's facts  6 append decisions, batches; return: Spark commits
 
-Step 4 is computed while step 3 writes. It writes nothing, and no look sees it, before the usage is stored. A record
+Step 4 is computed while step 3 writes. It writes nothing, and no check sees it, before the usage is stored. A record
 does not wait for step 6; a start makes up for it if the batch before was cut short after step 3.
 
 A batch may have to be run again after a failure at any point: Spark repeats the last batch that was not committed,

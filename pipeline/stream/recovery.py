@@ -257,6 +257,6 @@ def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | Non
 
 
 def _moment_of(facts: BatchFacts, now: Moment) -> Moment:
-    """When the newest batch was worked on, on this process's steady clock. The time of looks is counted from there."""
+    """When the newest batch was worked on, on this process's steady clock. The time of checks is counted from there."""
     passed_ms = max(now.wall_ms - facts.processed_at_ms, 0)
     return Moment(facts.processed_at_ms, now.steady_ms - passed_ms)

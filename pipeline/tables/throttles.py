@@ -81,7 +81,7 @@ def _newest_record(events: StoredTable, user: str | None, client_id: str | None)
     found = events.newest(["time_epoch", "evaluated_at_ms", "publish_seq"], where)
     if found is None:
         return None
-    # A look may be evaluated later than the batch that is stored after it.
+    # A check may be evaluated later than the batch that is stored after it.
     later = events.rows(None, [*where, ("publish_seq", ">", found["publish_seq"])])
     return max([found, *later], key=lambda row: int(row["publish_seq"]))
 

@@ -314,7 +314,7 @@ class Publisher:
         if not self._outbox.append(rows, versions, {"publish_seq": f"{self._next_seq}..{last_seq}"}):
             self._append_undecided = False
             return 0
-        failpoint("outbox.appended" if batch_versions else "look.appended")
+        failpoint("outbox.appended" if batch_versions else "check.appended")
         self._next_seq = last_seq + 1
         self._append_undecided = False
         if not self._behind:

@@ -260,7 +260,7 @@ class ThrottlePurgatory:
         news = (result.steps != Step.WAIT).nonzero()[0]
         if not len(news):
             return 0
-        failpoint("look.decided")
+        failpoint("check.decided")
         clients, holds = throttles.client[news], result.steps[news] == Step.HOLD
         about: dict[str, Any] = {name: pa.array(column[news]) for name, column in late.items()}
         about["cause"] = pc.if_else(pa.array(holds), *causes)

@@ -246,7 +246,7 @@ class Held:
 class Reign:
     """From the collection of one batch to the collection of the next, by the driver's first clock.
 
-    The batch is decided a little later than it is collected (`Rules.longest_append_ms`). In between, looks are still
+    The batch is decided a little later than it is collected (`Rules.longest_append_ms`). In between, checks are still
     based on the batch before it.
 
     Attributes:

@@ -30,7 +30,7 @@ def is_end_of(case: Case, name: str, row: Row, held: Held) -> bool:
     is_end = abs(due_ms - held.end_ms) <= min(slack_ms, ahead_distance_ms)
     at_start = due_ms > last_ms and _is_start(case, due_ms)
     text = f"{name}: due at {due_ms}; must be {first_ms} to {last_ms}, the end {held.end_ms}, or a driver's start"
-    case.verdict.expect("looks", is_ahead or is_end or at_start, text)
+    case.verdict.expect("checks", is_ahead or is_end or at_start, text)
     return bool(due_ms >= held.end_ms - (slack_ms if is_end else 0))
 
 
@@ -265,7 +265,7 @@ def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms:
         ended = taken_up or may_be_left_to_end(case, reign, held, written)
         nearest = f"at least {held.nearest_ms} ms more than was left, {held.nearest_at}"
         text = f"{name}: no look was taken before the end at {held.end_ms}, and it owed {owes_ms} ms; before, {nearest}"
-        deny("looks", not ended, text)
+        deny("checks", not ended, text)
     if row["cause"] == "expired":
         left_ms = held.end_ms - written
         deny(kind, not is_end or left_ms > rules.clock_slack_ms, f"{name}: {left_ms} ms before its end")

@@ -503,7 +503,7 @@ def _repeat(step: Callable[[], None]) -> None:
 AT_LEAST: Final = {
     **{"batches": 30, "messages": 300, "usage": 300, "dead_letters": 20, "clamped_events": 5, "late_events": 8},
     **{"decisions": 20, "applied": 20, "snapshots": 3, "buckets": 30, "full_buckets": 3},
-    **{"begins": 20, "extensions": 1, "renewals": 30, "looks": 40, "releases": 10, "edits": 10},
+    **{"begins": 20, "extensions": 1, "renewals": 30, "checks": 40, "releases": 10, "edits": 10},
     **{"publish_seq": 80, "topic": 80, "pairs": 80, "epochs": 2, "old_batches": 1},
 }
 """What the verifier must have compared of it."""

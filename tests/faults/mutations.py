@@ -168,9 +168,9 @@ MUTATIONS: Final = {
         ThrottlePurgatory,
         "_times",
         lambda _, this, end_ms, *others: (end_ms, end_ms),
-        "looks: different",
+        "checks: different",
     ),
-    "checks come too early": Mutation(RenewLead, "lead_ms", lambda *_: 2_000, "looks: different"),
+    "checks come too early": Mutation(RenewLead, "lead_ms", lambda *_: 2_000, "checks: different"),
     "checks are evaluated at a wrong instant": Mutation(Decider, "check", _later, "renewals: different"),
     "numbers are given twice": Mutation(Publications, "written", _numbered_twice, "publish_seq: duplicated"),
     "a stored record is lost": Mutation(

@@ -18,7 +18,7 @@ from tests.faults.stepped_clock import COMPILER, SteppedClock, stepped_clock
 from tests.object_store import ObjectStore
 
 NTH: Final = {
-    **{"outbox.appended": 3, "transaction.sent": 3, "transaction.committed": 3, "look.appended": 3},
+    **{"outbox.appended": 3, "transaction.sent": 3, "transaction.committed": 3, "check.appended": 3},
     **{"decisions.appended": 2, "batches.appended": 2},
 }
 """How often a place is passed before the job dies there; the others are passed with every micro-batch."""
@@ -33,7 +33,7 @@ STEPS: Final = ((20, -3_600), (-20, 3_600), (3_600, -20), (-3_600, 20))
 AT_LEAST: Final = {
     **{"messages": 100, "batches": 3, "usage": 50, "dead_letters": 3, "clamped_events": 1, "ledger": 100},
     **{"decisions": 5, "applied": 5, "snapshots": 2, "buckets": 2, "full_buckets": 1},
-    **{"begins": 3, "renewals": 3, "looks": 5, "releases": 3, "publish_seq": 10, "topic": 10, "pairs": 10},
+    **{"begins": 3, "renewals": 3, "checks": 5, "releases": 3, "publish_seq": 10, "topic": 10, "pairs": 10},
 }
 """What the verifier must have compared of a round."""
 

@@ -147,7 +147,7 @@ def test_an_epoch_begins_when_now_is_before_the_last_batch_by_more_than_the_ring
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=LONG) for seed in (1, 2, 3))])
 def test_clocks_are_set_at_random_with_kills_around(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(tmp_path, monkeypatch, seed, in_memory=True)
-    points = ("usage.appended", "batch.decided", "outbox.appended", "batches.appended", "look.appended")
+    points = ("usage.appended", "batch.decided", "outbox.appended", "batches.appended", "check.appended")
     for number, by_ms in enumerate((20_000, -20_000, 3_600_000, -120_000, -3_600_000, 120_000)):
         for _ in range(12):
             load.step()

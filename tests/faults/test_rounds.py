@@ -42,7 +42,7 @@ def test_a_job_killed_in_a_batch_while_all_clocks_are_set_leaves_what_one_leaves
 @pytest.mark.spark
 @pytest.mark.long
 def test_a_job_whose_check_fails_goes_on_in_its_process(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    assert play("look.appended", tmp_path, broker.bootstrap_servers, 11, True).verdict["differences"] == []
+    assert play("check.appended", tmp_path, broker.bootstrap_servers, 11, True).verdict["differences"] == []
 
 
 @pytest.mark.broker

@@ -26,7 +26,7 @@ _SAME_CUT: Final = {
 }
 KILLED_AT_LEAST: Final = {
     **{"messages": 300, "batches": 10, "usage": 200, "dead_letters": 20, "ledger": 300},
-    **{"decisions": 10, "applied": 10, "begins": 5, "renewals": 5, "looks": 10, "publish_seq": 20, "topic": 20},
+    **{"decisions": 10, "applied": 10, "begins": 5, "renewals": 5, "checks": 10, "publish_seq": 20, "topic": 20},
 }
 """What the verifier must have compared of a round with kills."""
 SAME_AT_LEAST: Final = {"messages": 300, "batches": 5, "usage": 200, "dead_letters": 20, "decisions": 10, "ledger": 300}

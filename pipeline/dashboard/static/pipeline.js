@@ -59,7 +59,7 @@ function tiles({ gauges, health, batches, purgatory, now_ms: now }) {
     age: health.process ? `job: process ${health.process}` : 'job: not on this machine',
     events: `in the last ${count(batches.length)} micro-batches`,
     held: purgatory.next_end_ms ? ['next one: ', h('span', { 'data-until': purgatory.next_end_ms }, '')] : '',
-    punctuality: purgatory.looks ? `half within ${millis(purgatory.lateness_p50_ms)}` : 'no release yet',
+    punctuality: purgatory.checks ? `half within ${millis(purgatory.lateness_p50_ms)}` : 'no release yet',
     unreadable: 'in the last hour',
   };
   return h('section', { class: 'tiles', 'aria-label': 'State' }, gauges.map((one) => {

@@ -188,7 +188,7 @@ def test_the_pipeline_shows_batches_lateness_and_sources(tmp_path: Path) -> None
     batches = read_table(table_uri(shop.root, "batches")).to_pylist()
     assert [row["batch_id"] for row in found["batches"]] == sorted((row["batch_id"] for row in batches), reverse=True)
     assert found["purgatory"]["held"] == len(running_throttles(shop.root, shop.now_ms))
-    assert found["purgatory"]["looks"] > 0
+    assert found["purgatory"]["checks"] > 0
     versions = {source["name"]: source["version"] for source in found["sources"]}
     assert versions["usage"] > len(batches)
 

@@ -196,7 +196,7 @@ def main() -> None:
     given = arguments(__doc__, hours=1.0, write=False)
     loop = Loop(offenders())
     loop.run(given.hours)
-    about = f"{given.hours:g} h, trigger {TRIGGER_MS} ms, look {LEAD_MS} ms ahead; {machine_line()}"
+    about = f"{given.hours:g} h, trigger {TRIGGER_MS} ms, check {LEAD_MS} ms ahead; {machine_line()}"
     sys.stdout.write(f"{table_of(loop)}\n")
     if given.write:
         write_part(PAGE, *MARKS, f"{about}\n\n{table_of(loop)}")
