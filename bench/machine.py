@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,26 +71,15 @@ _CPUCLOCK_SCHED: Final = 2  # of Linux: user and system time by the scheduler, o
 
 
 class CpuMeter:
-    """Cores used by processes, by name, since the last question. Those that have ended count nothing."""
+    """Cores used by processes together since it was made. Those that have ended count nothing."""
 
-    def __init__(self, processes: Mapping[str, int]) -> None:
-        self._processes = dict(processes)
-        self._last = {name: cpu_seconds(pid) for name, pid in processes.items()}
-        self._last_at = time.monotonic()
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._began = {pid: cpu_seconds(pid) for pid in pids}
+        self._began_at = time.monotonic()
 
-    def cores(self) -> dict[str, float]:
-        """Name -> mean number of cores since the last call (or since the start)."""
-        now = time.monotonic()
-        used = {name: cpu_seconds(pid) for name, pid in self._processes.items()}
-        passed = max(now - self._last_at, 1e-9)
-        cores = {name: max(used[name] - self._last[name], 0.0) / passed for name in used}
-        self._last, self._last_at = used, now
-        return cores
-
-
-def java_below(pid: int) -> int | None:
-    """The Java process that a process, or one below it, has started; None if there is none."""
-    return next((one for one in tree(pid)[1:] if process_name(one) == "java"), None)
+    def cores(self) -> float:
+        used = sum(max(cpu_seconds(pid) - began, 0.0) for pid, began in self._began.items())
+        return used / (time.monotonic() - self._began_at)
 
 
 def tree(pid: int) -> list[int]:
@@ -117,14 +106,6 @@ def cpu_seconds(pid: int) -> float:
         return 0.0
 
 
-def process_name(pid: int) -> str:
-    """As the kernel has it; "" if the process has ended."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
-    except OSError:
-        return ""
-
-
 def memory_of(pid: int) -> dict[str, float]:
     """MB by the kernel's names: `VmRSS` is what a process holds, `VmHWM` the most it has held."""
     try:
@@ -133,3 +114,8 @@ def memory_of(pid: int) -> dict[str, float]:
         return {}
     told = (line.partition(":") for line in lines)
     return {name: int(rest.split()[0]) * 1_024 / 1e6 for name, _, rest in told if "kB" in rest}
+
+
+def memory_mb(pid: int) -> float:
+    """The most that a process and all below it have each held; pages that they share count in each of them."""
+    return sum(memory_of(one).get("VmHWM", 0.0) for one in tree(pid))

@@ -6,21 +6,19 @@ and when each client of the load was seen. Broker, generator, job and prober sha
 
     python -m bench.probe [--clients 10000] [--events-per-second 20000] [--seconds 120] [--warm-seconds 120]
 
-    batch, longest    the steps of a micro-batch together: median and longest, ms
-    driver, JVM       the most memory that each has held, MB
-    cores             CPU of both per second
-    wheel             from the instant at which a look is due until the wheel hands it out, while batches run, ms
+    memory    the most that driver and JVM have held, MB
+    cores     CPU of both per second
+    wheel     from the instant at which a look is due until the wheel hands it out, while batches run, ms
 """
 
-import statistics
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from bench.machine import CpuMeter, arguments, java_below, memory_of
+from bench.machine import CpuMeter, arguments, memory_mb, tree
 from bench.pages import percentiles, row, table
-from bench.stage import Prober, batches_in, probe_quotas, staged
+from bench.stage import Prober, probe_quotas, staged
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import read_table
 
@@ -32,9 +30,7 @@ class Probed:
     """What was measured; see above."""
 
     latencies_ms: Sequence[float]
-    batches_ms: Sequence[int]
-    driver_mb: float
-    jvm_mb: float
+    memory_mb: float
     cores: float
     lateness_ms: Sequence[float]
 
@@ -56,15 +52,12 @@ def probed(
         closing(Prober(stage.servers)) as prober,
     ):
         prober.probe(warm_seconds)
-        java = java_below(driver) or driver
-        meter, before = CpuMeter({"driver": driver, "JVM": java}), len(batches_in(stage.job.log))
+        meter = CpuMeter(tree(driver))
         latencies_ms = prober.probe(seconds)
         return Probed(
             latencies_ms=latencies_ms,
-            cores=sum(meter.cores().values()),
-            batches_ms=[batch["batch_ms"] for batch in batches_in(stage.job.log)[before:]],
-            driver_mb=memory_of(driver)["VmHWM"],
-            jvm_mb=memory_of(java)["VmHWM"],
+            cores=meter.cores(),
+            memory_mb=memory_mb(driver),
             lateness_ms=_lateness_ms(stage.root),
         )
 
@@ -88,10 +81,9 @@ def main() -> None:
         trigger_ms=asked.trigger_ms,
     )
     print(f"arrays of {_EVENTS_PER_MESSAGE} events, trigger {asked.trigger_ms} ms\n")
-    print(table(["clients", "ev/s", "batch", "longest", "driver, MB", "JVM, MB", "cores", "wheel p50", "wheel p99"]))
-    batch_ms = statistics.median(one.batches_ms), float(max(one.batches_ms))
-    memory = one.driver_mb, one.jvm_mb, f"{one.cores:.2f}"
-    print(row([asked.clients, asked.events_per_second, *batch_ms, *memory, *percentiles(one.lateness_ms)]))
+    print(table(["clients", "ev/s", "memory, MB", "cores", "wheel p50", "wheel p99"]))
+    taken = one.memory_mb, f"{one.cores:.2f}"
+    print(row([asked.clients, asked.events_per_second, *taken, *percentiles(one.lateness_ms)]))
     p50, p99 = percentiles(one.latencies_ms)
     probes = f"p50 {p50:.0f} ms, p99 {p99:.0f} ms of {len(one.latencies_ms)} probes"
     print(f"\nfrom minute {asked.warm_seconds / 60:g} on: {probes}")

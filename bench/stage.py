@@ -6,12 +6,11 @@ Load and job are processes of their own, so that they do not share the measuring
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,20 +28,12 @@ from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 from tests.integration.running_job import RunningJob
 
 KQUOTA: Final = (sys.executable, "-m", "pipeline.cli.main")
-STEPS: Final = ("collect_ms", "append_ms", "decide_ms", "publish_ms")
-_FACT: Final = re.compile(r"\b(\w+)=(\d+)")
 _USUAL: Final = {
     "KQUOTA_KAFKA__USAGE_TOPIC": USAGE_TOPIC,
     "KQUOTA_KAFKA__THROTTLE_TOPIC": THROTTLE_TOPIC,
     "KQUOTA_KAFKA__MARKER_TOPIC": MARKER_TOPIC,
 }
 _LINES_SHOWN: Final = 60
-
-
-def batches_in(log: Iterable[str]) -> list[dict[str, int]]:
-    """The facts of micro-batches in a job's log, such as `collect_ms` and `events`; with `batch_ms`, all steps."""
-    told = ({name: int(value) for name, value in _FACT.findall(line)} for line in log)
-    return [{**facts, "batch_ms": sum(facts[step] for step in STEPS)} for facts in told if facts.keys() >= set(STEPS)]
 
 
 @dataclass(frozen=True, slots=True)

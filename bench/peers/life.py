@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Final
 
-from bench.machine import CpuMeter, memory_of, tree
+from bench.machine import CpuMeter, memory_mb, tree
 from bench.peers.messages import Backlog, Key, Sums, difference, events_in, sums_of
 from bench.peers.results import Results
 from bench.peers.roster import Peer, PeerFailed, Place
@@ -88,11 +88,10 @@ class Life:
             os.killpg(self._process.pid, signal.SIGCONT)
 
     def cpu_meter(self) -> CpuMeter:
-        return CpuMeter({str(pid): pid for pid in tree(self._process.pid)})
+        return CpuMeter(tree(self._process.pid))
 
     def memory_mb(self) -> float:
-        """The most that each of its processes has held; pages that processes share count in each of them."""
-        return sum(memory_of(pid).get("VmHWM", 0.0) for pid in tree(self._process.pid))
+        return memory_mb(self._process.pid)
 
     def kill(self) -> float:
         """Kill all its processes with SIGKILL. Returns the wall clock in ms, when nothing of them runs any more."""
@@ -181,7 +180,7 @@ def steady(peer: Peer, place: Place, load: tuple[int, int], warm_seconds: float,
             time.sleep(warm_seconds)
             begin_ms, meter = time.time() * 1000, life.cpu_meter()
             time.sleep(seconds)
-            cores, memory_mb = sum(meter.cores().values()), life.memory_mb()
+            cores, memory_mb = meter.cores(), life.memory_mb()
             killed_ms = life.kill()
             life = lives.enter_context(closing(Life(peer, place)))
             time.sleep(_SECOND_LIFE_SECONDS)  # to read the results would slow it down

@@ -86,7 +86,7 @@ def steady(answered: int, wrong: str = "") -> Steady:
     return Steady(100, [float(number) for number in range(1, answered + 1)], 7.04, 900.0, 0.5, wrong)
 
 
-PROBED = Probed([60.0, 80.0], [50], 300.0, 500.0, 0.7, [0.0, 1.0])
+PROBED = Probed([60.0, 80.0], 800.0, 0.7, [0.0, 1.0])
 
 
 def test_wrong_sums_have_no_figures_and_no_ratio() -> None:

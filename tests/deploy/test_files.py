@@ -43,7 +43,7 @@ FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.s
 SETTINGS_FILES = sorted(DEPLOY.rglob("kquota.toml"))
 
 
-# What each program serves. The tests of each program, and test_health.py, check that it does so.
+# What each program serves. The tests of each program, and test_state.py, check that it does so.
 SERVED = {
     "gate": {"/healthz", "/metrics"},
     "dashboard": {"/healthz", "/readyz"},

@@ -90,7 +90,6 @@ def test_every_client_is_charged_with_its_own_rate_whatever_it_calls_itself(tmp_
     [
         pytest.param([GENERAL, *FILE["rules"]], (), "deploy/prometheus/jmx-quotas.yml", id="a general rule first"),
         pytest.param([CLIENT_ID, BOTH, USER], ("bob",), QUOTA_PATTERNS["client_id",], id="the client-id first"),
-        pytest.param([USER, BOTH, CLIENT_ID], ("bob",), QUOTA_PATTERNS["user",], id="the user first"),
         pytest.param([BOTH, USER, CLIENT_ID], ("alice", "bob"), QUOTA_PATTERNS["user", "client_id"], id="their order"),
     ],
 )

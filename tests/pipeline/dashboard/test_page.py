@@ -341,26 +341,6 @@ def test_a_name_is_completed_and_a_client_without_usage_is_stated(page: Any, add
     page.get_by_test_id("never-seen").get_by_role("link", name="web / tracker", exact=True).wait_for()
 
 
-def test_a_bar_shows_near_over_and_shadow_and_breaks_beyond_150_percent(page: Any, address: str) -> None:
-    show(page, address, "/")
-    bars = "import('/static/now.js').then(({ bar }) => { const place = document.createElement('div'); %s })"
-    made = """
-      document.body.append(place);
-      return [[0.5, 'within'], [0.9, 'near'], [1.5, 'over'], [1.51, 'over'], [9, 'shadow']].map(([used, standing]) => {
-        const one = place.appendChild(bar(used, standing)), look = getComputedStyle(one.querySelector('i'));
-        const pieces = one.querySelectorAll('s');
-        return [look.backgroundColor, look.backgroundImage.includes('gradient'), pieces.length, one.ariaLabel];
-      });"""
-    within, near, over, beyond, shadow = page.evaluate(bars % made)
-    assert len({within[0], near[0], over[0]}) == 3
-    assert [one[1] for one in (within, near, over, beyond, shadow)] == [False, False, False, False, True]
-    assert [one[2] for one in (within, near, over, beyond, shadow)] == [0, 0, 0, 1, 1]
-    assert beyond[3] == "151 % of the bound"
-    assert page.locator("main .bars-legend .k").all_inner_texts() == [
-        "within its bound", "80 % or more", "over it", "shadow: not enforced", "the bound", "more than 150 %",
-    ]  # fmt: skip
-
-
 def test_why_comes_before_the_charts_and_whom_it_protected_after(page: Any, address: str) -> None:
     show(page, address, "/client?user=alice&client_id=etl")
     page.wait_for_selector("main[data-drawn='1']")

@@ -119,9 +119,6 @@ def test_upkeep_while_the_job_writes_loses_no_rows(uri: str, job: DeltaRsWriter)
     assert kept(job) == list(range(20, 60))
 
 
-A_NOON_MS = 20_000 * DAY_MS + DAY_MS // 2
-
-
 def usage(batch_id: int, evaluated_at_ms: int, *starts_ms: int) -> pa.Table:
     names = {"broker_id": "", "user": "u", "client_id": "c", "request_count": 1}
     rows = [{"sample_start_ms": start_ms, "last_event_ms": start_ms, **names} for start_ms in starts_ms]
@@ -138,10 +135,10 @@ def usage_uri(tmp_path: Path) -> str:
 def test_events_of_many_days_in_one_batch_are_one_file(usage_uri: str) -> None:
     writer = DeltaRsWriter(usage_uri, "job")
     writer.raise_epoch(1)
-    writer.append(usage(0, A_NOON_MS, *(A_NOON_MS - DAY_MS * days for days in range(400))), {"q": 0}, {})
+    writer.append(usage(0, NOON_MS, *(NOON_MS - DAY_MS * days for days in range(400))), {"q": 0}, {})
     assert len(DeltaTable(usage_uri).file_uris()) == 1
     assert read_table(usage_uri, ["date"])["date"].unique().to_pylist() == [
-        datetime.fromtimestamp(A_NOON_MS / 1000, UTC).date()
+        datetime.fromtimestamp(NOON_MS / 1000, UTC).date()
     ]
 
 
@@ -159,25 +156,25 @@ def minute(number: int) -> pa.Table:
 
 
 @pytest.fixture
-def by_minute_uri(tmp_path: Path) -> str:
+def at(tmp_path: Path) -> str:
     create_missing(str(tmp_path), [TABLES["usage_by_minute"]])
     return table_uri(str(tmp_path), "usage_by_minute")
 
 
 @pytest.fixture
-def by_minute_job(by_minute_uri: str) -> DeltaRsWriter:
-    writer = DeltaRsWriter(by_minute_uri, "job")
+def minutes(at: str) -> DeltaRsWriter:
+    writer = DeltaRsWriter(at, "job")
     writer.raise_epoch(1)
     return writer
 
 
-def write(by_minute_job: DeltaRsWriter, *numbers: int) -> None:
+def write(minutes: DeltaRsWriter, *numbers: int) -> None:
     for number in numbers:
-        assert by_minute_job.append(minute(number), {"job:minute": START_MS + number * 60_000}, {})
+        assert minutes.append(minute(number), {"job:minute": START_MS + number * 60_000}, {})
 
 
-def stored(by_minute_job: DeltaRsWriter) -> list[tuple[object, ...]]:
-    rows = by_minute_job.read(["minute_start_ms", "user", "client_id", "produced_bytes", "cluster", "date"]).to_pylist()
+def stored(minutes: DeltaRsWriter) -> list[tuple[object, ...]]:
+    rows = minutes.read(["minute_start_ms", "user", "client_id", "produced_bytes", "cluster", "date"]).to_pylist()
     return sorted(tuple(row.values()) for row in rows)
 
 
@@ -187,47 +184,41 @@ def of(*numbers: int) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in kept)
 
 
-def test_a_day_becomes_one_file_in_the_order_of_users_with_the_same_rows(
-    by_minute_uri: str, by_minute_job: DeltaRsWriter
-) -> None:
-    write(by_minute_job, *range(8))
-    assert sort_day(by_minute_uri, many_files=7) == DAY
-    (file,) = DeltaTable(by_minute_uri).file_uris()
+def test_a_day_becomes_one_file_in_the_order_of_users_with_the_same_rows(at: str, minutes: DeltaRsWriter) -> None:
+    write(minutes, *range(8))
+    assert sort_day(at, many_files=7) == DAY
+    (file,) = DeltaTable(at).file_uris()
     users = pq.read_table(file, columns=["user"])["user"].to_pylist()
     assert users == sorted(users)
-    assert stored(by_minute_job) == of(*range(8))
+    assert stored(minutes) == of(*range(8))
 
 
-def test_only_days_with_many_files_are_rewritten(by_minute_uri: str, by_minute_job: DeltaRsWriter) -> None:
-    write(by_minute_job, 0, 1, 2, 1_440, 1_441)
-    before = DeltaTable(by_minute_uri).version()
-    assert sort_day(by_minute_uri, many_files=3) is None
-    assert DeltaTable(by_minute_uri).version() == before
-    assert sort_day(by_minute_uri, many_files=2) == DAY
-    assert len(DeltaTable(by_minute_uri).file_uris()) == 3
-    assert stored(by_minute_job) == of(0, 1, 2, 1_440, 1_441)
+def test_only_days_with_many_files_are_rewritten(at: str, minutes: DeltaRsWriter) -> None:
+    write(minutes, 0, 1, 2, 1_440, 1_441)
+    before = DeltaTable(at).version()
+    assert sort_day(at, many_files=3) is None
+    assert DeltaTable(at).version() == before
+    assert sort_day(at, many_files=2) == DAY
+    assert len(DeltaTable(at).file_uris()) == 3
+    assert stored(minutes) == of(0, 1, 2, 1_440, 1_441)
 
 
-def test_a_day_that_is_over_is_rewritten_once_and_the_newest_is_left_alone(
-    by_minute_uri: str, by_minute_job: DeltaRsWriter
-) -> None:
-    write(by_minute_job, 0, 1)
+def test_a_day_that_is_over_is_rewritten_once_and_the_newest_is_left_alone(at: str, minutes: DeltaRsWriter) -> None:
+    write(minutes, 0, 1)
     time.sleep(0.01)
-    write(by_minute_job, 1_440, 1_441)
-    assert sort_day(by_minute_uri, many_files=60, quiet_ms=0) == DAY
+    write(minutes, 1_440, 1_441)
+    assert sort_day(at, many_files=60, quiet_ms=0) == DAY
     time.sleep(0.01)
-    write(by_minute_job, 1_442)
-    assert sort_day(by_minute_uri, many_files=60, quiet_ms=0) is None
-    assert sort_day(by_minute_uri, many_files=1) == NEXT_DAY
-    assert stored(by_minute_job) == of(0, 1, 1_440, 1_441, 1_442)
+    write(minutes, 1_442)
+    assert sort_day(at, many_files=60, quiet_ms=0) is None
+    assert sort_day(at, many_files=1) == NEXT_DAY
+    assert stored(minutes) == of(0, 1, 1_440, 1_441, 1_442)
 
 
-def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(
-    by_minute_uri: str, by_minute_job: DeltaRsWriter
-) -> None:
+def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(at: str, minutes: DeltaRsWriter) -> None:
     def go_on() -> None:
         for number in range(40):
-            write(by_minute_job, number)
+            write(minutes, number)
             time.sleep(0.02)
 
     writing = Thread(target=go_on)
@@ -235,25 +226,23 @@ def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(
     rewritten = 0
     while writing.is_alive():
         with suppress(Conflict):  # other commits came first at every attempt; the next round does it
-            rewritten += sort_day(by_minute_uri, many_files=2) is not None
+            rewritten += sort_day(at, many_files=2) is not None
     writing.join()
-    rewritten += sort_day(by_minute_uri, many_files=1) is not None
+    rewritten += sort_day(at, many_files=1) is not None
     assert rewritten >= 1
-    assert stored(by_minute_job) == of(*range(40))
+    assert stored(minutes) == of(*range(40))
 
 
-def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(
-    by_minute_uri: str, by_minute_job: DeltaRsWriter
-) -> None:
-    write(by_minute_job, *range(6))
-    files = len(list(Path(by_minute_uri).rglob("*.parquet*")))
+def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(at: str, minutes: DeltaRsWriter) -> None:
+    write(minutes, *range(6))
+    files = len(list(Path(at).rglob("*.parquet*")))
     endless = "import sys; from pipeline.tables.upkeep import sort_day\nwhile True: sort_day(sys.argv[1], 0, 0)"
-    with subprocess.Popen([sys.executable, "-c", endless, by_minute_uri]) as rewriting:
+    with subprocess.Popen([sys.executable, "-c", endless, at]) as rewriting:
         try:
-            wait_until(lambda: len(list(Path(by_minute_uri).rglob("*.parquet*"))) > files, "a file that it writes")
+            wait_until(lambda: len(list(Path(at).rglob("*.parquet*"))) > files, "a file that it writes")
         finally:
             rewriting.kill()
-    assert stored(by_minute_job) == of(*range(6))
-    write(by_minute_job, 6)
-    assert sort_day(by_minute_uri, many_files=0) == DAY
-    assert stored(by_minute_job) == of(*range(7))
+    assert stored(minutes) == of(*range(6))
+    write(minutes, 6)
+    assert sort_day(at, many_files=0) == DAY
+    assert stored(minutes) == of(*range(7))
