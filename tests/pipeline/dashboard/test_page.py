@@ -226,17 +226,6 @@ def test_a_link_leads_to_one_clients_throttle(page: Any, address: str, tables: L
     page.wait_for_selector("main[data-view=now][data-ready=true]")
 
 
-def test_a_young_job_fills_the_charts(page: Any, address: str, tables: LivedTables) -> None:
-    show(page, address, "/")
-    until_live(page, tables)
-    first_ms = min(read_table(table_uri(tables.root, "batches"))["evaluated_at_ms"].to_pylist())
-
-    show(page, address, "/client?user=alice&client_id=etl")
-    page.wait_for_selector("main[data-drawn='1']")
-    begin_ms = int(page.locator("[data-plot=producer_byte_rate]").get_attribute("data-since-ms"))
-    assert first_ms - 75_000 <= begin_ms <= first_ms
-
-
 def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(
     page: Any, address: str, tables: LivedTables, running: ExitStack
 ) -> None:

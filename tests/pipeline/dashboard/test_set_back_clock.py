@@ -38,13 +38,13 @@ def of_now(reader: TablesReader, tables: SteppedTables) -> dict[str, Any]:
     return {**own, "throttled": held, "age_ms": state.health.last_batch_age_ms, "ahead_ms": state.health.ahead_ms}
 
 
-STEPS = [pytest.param(STEPS_MS[0], marks=pytest.mark.long, id="20 s"), pytest.param(STEPS_MS[1], id="3600 s")]
+STEP_MS = STEPS_MS[1]
 
 
-@pytest.fixture(scope="module", params=STEPS)
-def stepped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SteppedTables:
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> SteppedTables:
     """Tables after a quarter of a minute of the new epoch."""
-    tables = SteppedTables(tmp_path_factory.mktemp("stepped"), request.param)
+    tables = SteppedTables(tmp_path_factory.mktemp("stepped"), STEP_MS)
     for second in range(16):
         tables.live(1)
         if second == 12:
@@ -119,17 +119,14 @@ def test_a_decision_of_the_old_epoch_is_explained_from_its_own_usage(stepped: St
     assert story.events[0]["action"] == "throttle"
 
 
-@pytest.mark.parametrize("step_ms", STEPS)
-def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_rolled_up(
-    tmp_path: Path, step_ms: int
-) -> None:
+def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_rolled_up(tmp_path: Path) -> None:
     tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS, at_once=True)
     reader = new_reader(tables.root)
     tables.live(10)
-    tables.job.clock.set_wall(tables.now_ms + step_ms)
+    tables.job.clock.set_wall(tables.now_ms + STEP_MS)
     tables.live(15)
     reader.look(tables.now_ms)
-    tables.job.clock.set_wall(tables.now_ms - step_ms)
+    tables.job.clock.set_wall(tables.now_ms - STEP_MS)
     for _ in range(6):
         tables.live(16)
         tables.roll_up()
