@@ -12,8 +12,7 @@ from pipeline.brokers.native import CALLBACK, NativeEntity, NativeQuotas
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.errors import Refused
-from pipeline.tables.broker_quotas import BrokerQuotasTable
-from pipeline.tables.enforced import APPLIED, NOT_APPLIED, PENDING
+from pipeline.tables.broker_quotas import APPLIED, NOT_APPLIED, PENDING, BrokerQuotasTable
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.writes import Change, Owned
 

@@ -27,8 +27,7 @@ from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, first_l
 from pipeline.process import Background, LockHeld, ProcessLock, holder_of
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import local_folder, table_uri
-from pipeline.tables.broker_quotas import BrokerQuotasTable, state_of, trim_changes
-from pipeline.tables.enforced import NAME
+from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable, state_of, trim_changes
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable

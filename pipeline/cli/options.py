@@ -124,7 +124,7 @@ class Source(NamedTuple):
 
         servers, client = self.bootstrap_server, None
         if self.command_config is not None:
-            from pipeline.cluster.properties_file import read_properties
+            from pipeline.cluster.client_properties import read_properties
 
             client = read_properties(self.command_config)
             servers = servers or client.get("bootstrap.servers")

@@ -191,7 +191,7 @@ def sql(
 def _alteration(
     entity: EntityFilter, added: str | None, added_file: Path | None, deleted: Sequence[str] | None
 ) -> Change:
-    from pipeline.cluster.properties_file import parse_properties
+    from pipeline.cluster.client_properties import parse_properties
     from pipeline.tables.quotas.edit import QuotaChange, altered, edit_refused, refuse_absent
 
     if added is not None and added_file is not None:

@@ -189,7 +189,7 @@ def effective(
     """
     from pipeline.replay.story import on_brokers_line, on_brokers_row
     from pipeline.tables.address import table_uri
-    from pipeline.tables.enforced import enforced_for
+    from pipeline.tables.broker_quotas import enforced_for
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.tables.quotas.table import QuotaTable
     from pipeline.tables.reading import live_clients

@@ -19,7 +19,7 @@ from pipeline.dashboard.state import State, picked, protection_text, shown_as, t
 from pipeline.errors import PipelineError, TableMissing
 from pipeline.replay.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_uri
-from pipeline.tables.enforced import enforced_for
+from pipeline.tables.broker_quotas import enforced_for
 from pipeline.tables.opening import oldest_in
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import StoredTable, column_list, predicates

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.clock import clock_time, seconds
-from pipeline.tables.enforced import enforced_for
+from pipeline.tables.broker_quotas import enforced_for
 from pipeline.tables.quotas.history import QuotaOrigin, shown
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import (
@@ -26,7 +26,7 @@ from schemas.throttle_record import verb, written_ms
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
-    from pipeline.tables.enforced import Enforced
+    from pipeline.tables.broker_quotas import Enforced
 
 
 # The records of a decision, or why there are none. Times are of the driver's wall clock, to the millisecond.

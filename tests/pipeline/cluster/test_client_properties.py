@@ -9,8 +9,13 @@ import pytest
 
 from pipeline.cli.options import Source
 from pipeline.cluster.access import ClusterAccess
-from pipeline.cluster.client_properties import java_properties, kafka_options
-from pipeline.cluster.properties_file import parse_properties, read_properties, resolved
+from pipeline.cluster.client_properties import (
+    java_properties,
+    kafka_options,
+    parse_properties,
+    read_properties,
+    resolved,
+)
 from pipeline.cluster.sign_in import TokenProvider
 from pipeline.errors import ClientPropertiesInvalid, UsageError
 from pipeline.settings.loading import load_settings

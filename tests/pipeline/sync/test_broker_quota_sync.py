@@ -13,9 +13,8 @@ from pipeline.brokers.changes import Look
 from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower
 from pipeline.errors import ClusterUnreachable, Conflict
 from pipeline.tables.address import table_uri
-from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.enforced import NAME
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope

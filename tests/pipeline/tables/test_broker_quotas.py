@@ -7,8 +7,16 @@ import pytest
 
 from pipeline.errors import Conflict
 from pipeline.tables.address import table_uri
-from pipeline.tables.broker_quotas import BrokerQuotasTable, trim_changes
-from pipeline.tables.enforced import APPLIED, NAME, NOT_APPLIED, PENDING, demands, newest_changes
+from pipeline.tables.broker_quotas import (
+    APPLIED,
+    NAME,
+    NOT_APPLIED,
+    PENDING,
+    BrokerQuotasTable,
+    demands,
+    newest_changes,
+    trim_changes,
+)
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.reading import DeltaRsReader
