@@ -226,6 +226,7 @@ def test_sigterm_while_spark_starts_ends_it_without_a_query(job: RunningJob) -> 
     assert not [line for line in job.log[since:] if "streaming query" in line or "Traceback" in line or "rror" in line]
 
 
+@pytest.mark.long
 def test_after_an_outage_old_usage_is_recorded_in_small_batches_and_throttles_nobody(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
