@@ -15,6 +15,7 @@ from pipeline.tables.queries import StoredTable, predicates
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
 from quota.entity import QUOTA_TYPES, Level, entity_at
+from quota.throttle_time import SOON, TIMES_SOON
 from schemas.rows import DecisionRow
 from schemas.throttle_record import BATCH_CAUSES, ThrottleEventRow, counts, written_ms
 
@@ -341,8 +342,6 @@ def why_unpublished(
         before = before or _written_by(_records(root, decision, back_ms), collected_ms)
     if before and before[-1]["action"] == "throttle":
         return Unpublished("told_already", record=before[-1])
-    from quota.throttle_time import SOON, TIMES_SOON  # noqa: PLC0415 - numpy, which most answers do not need
-
     soon = [row for row in before[-1:] if collected_ms - written_ms(row) < SOON * min_hold_ms]
     if decision["throttle_time_ms"] < min_hold_ms * (TIMES_SOON if soon else 1):
         return Unpublished("too_short", record=soon[-1] if soon else None, least_ms=min_hold_ms)
