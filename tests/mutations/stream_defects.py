@@ -243,4 +243,10 @@ DEFECTS: Final = (
         ('if parts.scheme.lower() == "file" else None', "if False else None"),
         "tests/pipeline/job/test_diagnosis.py",
     ),
+    Defect(
+        "decisions on usage of before an outage are published",
+        "MicroBatch._is_old",
+        "lambda original, this, age_ms: False",
+        "tests/pipeline/stream/test_micro_batch.py",
+    ),
 )

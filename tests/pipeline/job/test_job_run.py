@@ -2,11 +2,14 @@
 
 import logging
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from pipeline.errors import UsageError
 from pipeline.job.job_run import Upkeep, places_on_one_node, refuse_state_on_one_node, rest_ms
@@ -14,12 +17,68 @@ from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import DeltaRsReader
-from schemas.arrow import conform
-from schemas.usage import UsageRow
+from schemas.arrow import arrow_schema, conform
+from schemas.throttle_record import ThrottleByMinuteRow
+from schemas.usage import UsageByMinuteRow, UsageRow
 from tests.fakes.clock import ManualClock
-from tests.pipeline.tables.rollups.minutes_kept import KeptMinutes
 from tests.quota.factories import table, usage_row
+
+MINUTE_MS = 60_000
+MONDAY_MS = 1_795_392_000_000
+"""2026-11-23T00:00:00 UTC."""
+
+
+@dataclass(frozen=True)
+class KeptMinutes:
+    """A root with all tables."""
+
+    root: str
+
+    @classmethod
+    def create(cls, folder: Path) -> "KeptMinutes":
+        root = str(folder / "tables")
+        create_missing(root)
+        return cls(root)
+
+    def quota(self, user: str, client_id: str = "", **values: Any) -> int:
+        """Set a quota; the version it makes."""
+        change = QuotaChange(user, client_id, values)
+        return QuotaTable(self.root).alter([change], EditAudit("ops", "host", "0", "test"))
+
+    def use(self, *rows: tuple[int, str, str], **columns: Any) -> None:
+        """Append usage: (minute after `MONDAY_MS`, user, client-id), each with these columns."""
+        used = [
+            {
+                "minute_start_ms": MONDAY_MS + minute * MINUTE_MS,
+                "user": user,
+                "client_id": client_id,
+                "broker_id": "",
+                "request_count": 1,
+                "last_event_ms": MONDAY_MS + minute * MINUTE_MS,
+            }
+            | columns
+            for minute, user, client_id in rows
+        ]
+        self._append("usage_by_minute", UsageByMinuteRow, used)
+
+    def hold(self, *rows: tuple[int, str, str, int], **columns: Any) -> None:
+        """Append time held: (minute after `MONDAY_MS`, user, client-id, ms), each with these columns."""
+        empty = {"quota_type": "producer_byte_rate", "throttle_count": 0, "renewal_count": 0, "broker_id": ""}
+        held = [
+            {**empty, "minute_start_ms": MONDAY_MS + minute * MINUTE_MS, "user": user, "client_id": client_id}
+            | {"held_ms": held_ms, **columns}
+            for minute, user, client_id, held_ms in rows
+        ]
+        self._append("throttle_by_minute", ThrottleByMinuteRow, held)
+
+    def _append(self, name: str, model: Any, rows: Sequence[dict[str, Any]]) -> None:
+        schema = arrow_schema(model)
+        table = pa.Table.from_pylist(list(rows), pa.schema([schema.field(column) for column in rows[0]]))
+        write_deltalake(table_uri(self.root, name), conform(table, model, cluster="c1"), mode="append")
+
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
