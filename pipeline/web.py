@@ -1,6 +1,7 @@
 """HTTP for the gate, the dashboard and the metrics: addresses, tokens, queries, and one server.
 
-It needs uvicorn alone, so that a program without the extras can serve its metrics. It loads no client of Kafka.
+It needs uvicorn alone, so that a program without the extras can serve its metrics. It loads no client of Kafka. A
+registry of metrics is made once and passed on: nothing is registered where others could meet it.
 
 Bounds, so that clients which send half a request or take no answer stop nothing and fill nothing:
 
@@ -16,21 +17,38 @@ import asyncio
 import hmac
 import ipaddress
 import json
+import logging
 import os
 import resource
 import socket
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import h11
 import uvicorn
+from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics, make_asgi_app
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, ValidationError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipeline.errors import PipelineError
+from pipeline.settings.model import MetricsSettings
 
 REQUEST_SECONDS: Final = 10.0
 STALL_SECONDS: Final = 60.0
@@ -426,3 +444,62 @@ class _Connection(H11Protocol):
     def _cut(self) -> None:
         self._settle()
         self.transport.abort()
+
+
+def new_registry(program: str) -> CollectorRegistry:
+    """A registry with what all programs have: version, memory, processor time and open files."""
+    # When each counter began would be a second series for each one.
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    build = Info("kquota_build", "Which program this is, and its version.", registry=registry)
+    build.info({"program": program, "version": version("kafka-quota-pipeline")})
+    return registry
+
+
+class ReadAtScrape(Collector):
+    """Metrics whose values are read at each scrape, on the endpoint's threads: `read` must not change anything."""
+
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        """The values of now."""
+        return self._read()
+
+
+# The endpoint.
+
+log = logging.getLogger(__name__)
+
+_MOST_SCRAPES: Final = 32
+
+
+@contextmanager
+def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> Iterator[int | None]:
+    """Answer GET /metrics while the block runs, on a thread of its own; gives the port in use.
+
+    Without a port in the settings nothing listens, and it gives None. Requests need no token; on a loopback address
+    only names of this machine are answered.
+
+    Raises:
+        ListenRefused: The system does not let it listen there.
+    """
+    if settings.port is None:
+        yield None
+        return
+    listen = Listen(settings.host, settings.port)
+    app = Guard(make_asgi_app(registry), any_host=not listen.is_loopback)
+    try:
+        server = WebServer(app, listen, most_connections=_MOST_SCRAPES)
+    except ListenRefused as exc:
+        exc.fix = "give each program a port of its own, with --metrics-port; 0 means any free one"
+        raise
+    log.info("metrics at %smetrics", server.address)
+    thread = Thread(target=server.run, name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield server.port
+    finally:
+        server.stop()
+        thread.join()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pipeline.brokers.changes import ChangeWriter, KafkaQuotas, Look
-from pipeline.brokers.running import Finding, cluster_name, running_sync, sync_lock
+from pipeline.brokers.running import Finding, cluster_name, sync_lock
 from pipeline.brokers.sync import ChosenQuotas
 from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
@@ -17,6 +17,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import Refused, TableMissing
 from pipeline.settings.model import Settings
 from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.enforced import running_sync
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from quota.broker_levels.entries import (

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
-from pathlib import Path
 from typing import Final, Literal
 
 from deltalake.exceptions import DeltaError
@@ -24,10 +23,11 @@ from pipeline.cluster.acls import PermissionMissing
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.command_line import command_text
 from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, first_line
-from pipeline.process import Background, LockHeld, ProcessLock, holder_of
+from pipeline.process import Background, LockHeld, ProcessLock
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.address import local_folder, table_uri
+from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable, state_of, trim_changes
+from pipeline.tables.enforced import running_sync, sync_lock_file
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
@@ -303,13 +303,11 @@ def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
 # The lock of one sync for a set of tables. It lies next to the tables, where they are on a local disk. A sync that
 # starts from elsewhere is not stopped by it but fences the first one: by the epoch in the table.
 
-_LOCK: Final = ".kquota-sync.lock"
-
 
 @contextmanager
 def sync_lock(tables_root: str) -> Iterator[None]:
     """Hold the lock. Raises `Conflict` if another process holds it."""
-    path = _lock_file(tables_root)
+    path = sync_lock_file(tables_root)
     if path is None:
         yield
         return
@@ -321,14 +319,3 @@ def sync_lock(tables_root: str) -> Iterator[None]:
         raise Conflict(message, fix) from exc
     with lock:
         yield
-
-
-def running_sync(tables_root: str) -> str | None:
-    """The process of this machine that holds the lock, as text; None if none does."""
-    path = _lock_file(tables_root)
-    return None if path is None else holder_of(path)
-
-
-def _lock_file(tables_root: str) -> Path | None:
-    folder = local_folder(tables_root)
-    return None if folder is None else folder / _LOCK

@@ -96,16 +96,18 @@ def _entity(context: typer.Context, given: Mapping[str, Any], *, exact: bool) ->
     return EntityFilter(dict(zip(kinds, padded, strict=True)))
 
 
-def _client(context: typer.Context, given: Mapping[str, Any]) -> ClientNames:
-    users, clients = given["user_flag"], given["client_id_flag"]
-    _refuse_empty("--user", users)
-    is_nameless = clients == [""]  # a client-id may be empty, and then it is not the default
-    named = {**given, "user": users, "client_id": None if is_nameless else clients}
-    names = _entity(context, named, exact=False).names
-    if None in names.values() or DEFAULT in names.values():
-        message = "there are fewer names than types: each --entity-type needs an --entity-name"
-        raise UsageError(message, "name the client with --user and --client-id")
-    return ClientNames(names.get("users"), "" if is_nameless else names.get("clients"))
+def _client(_context: typer.Context, given: Mapping[str, Any]) -> ClientNames:
+    for option, name in (("--user", "user_flag"), ("--client-id", "client_id_flag")):
+        _refuse_twice(option, given[name])
+    _refuse_empty("--user", given["user_flag"])
+    return ClientNames(*(next(iter(given[name] or ()), None) for name in ("user_flag", "client_id_flag")))
+
+
+def _refuse_twice(option: str, values: Sequence[str] | None) -> None:
+    if values and len(values) > 1:
+        name = option.removeprefix("--").removesuffix("-id")
+        msg = f"Found multiple arguments for option {name}, but you asked for only one"
+        raise UsageError(msg, f"repeat the command for each: {', '.join(values)}")
 
 
 def _refuse_empty(option: str, names: Sequence[str] | None, of_default: str | None = None) -> None:
@@ -120,15 +122,13 @@ def _short_forms(given: Mapping[str, Any]) -> list[tuple[str, str]]:
     users, clients = given["user"] or (), given["client_id"] or ()
     _refuse_empty("--user", users, "--user-defaults")
     _refuse_empty("--client-id", clients, "--client-defaults")
-    for option, values in (("user", users), ("client", clients)):
-        if len(values) > 1:
-            msg = f"Found multiple arguments for option {option}, but you asked for only one"
-            raise UsageError(msg, f"repeat the command for each: {', '.join(values)}")
+    _refuse_twice("--user", users)
+    _refuse_twice("--client-id", clients)
     return [
         *(("clients", name) for name in clients),
         *(("users", name) for name in users),
-        *([("clients", "")] if given.get("client_defaults") else []),
-        *([("users", "")] if given.get("user_defaults") else []),
+        *([("clients", "")] if given["client_defaults"] else []),
+        *([("users", "")] if given["user_defaults"] else []),
     ]
 
 
@@ -181,18 +181,6 @@ def _texts(*flags: str, metavar: str, help: str, panel: str | None = None, callb
 _AS_KAFKA: Final = "As in kafka-configs"
 _USER: Final = _texts("--user", metavar="NAME", help="The user.")
 _CLIENT_ID: Final = _texts("--client-id", "--client", metavar="NAME", help="The client-id.")
-_TYPES_AND_NAMES: Final = {
-    "entity_type": _texts(
-        "--entity-type", metavar="users|clients", help="Once for each part of the entity.", panel=_AS_KAFKA
-    ),
-    "entity_name": _texts(
-        "--entity-name",
-        metavar="NAME",
-        help="Name for the --entity-type in the same place.",
-        panel=_AS_KAFKA,
-        callback=_keep_names,
-    ),
-}
 _DEFAULTS: Final = typer.Option(
     metavar="",
     help="The default entity, in place of a name.",
@@ -206,15 +194,24 @@ _ENTITY: Final = {
     "client_id": _CLIENT_ID,
     "user_defaults": (Annotated[bool, typer.Option("--user-defaults", help="The default user.")], False),
     "client_defaults": (Annotated[bool, typer.Option("--client-defaults", help="The default client-id.")], False),
-    **_TYPES_AND_NAMES,
+    "entity_type": _texts(
+        "--entity-type", metavar="users|clients", help="Once for each part of the entity.", panel=_AS_KAFKA
+    ),
+    "entity_name": _texts(
+        "--entity-name",
+        metavar="NAME",
+        help="Name for the --entity-type in the same place.",
+        panel=_AS_KAFKA,
+        callback=_keep_names,
+    ),
     "entity_default": (Annotated[int, _DEFAULTS], 0),
     "all_configs": (
         Annotated[bool, typer.Option("--all", help="Has no effect on quotas.", rich_help_panel=_AS_KAFKA)],
         False,
     ),
 }
-# A command may have arguments `user` and `client_id`. A client has names, so defaults are not among its flags.
-_CLIENT: Final = {"user_flag": _USER, "client_id_flag": _CLIENT_ID, **_TYPES_AND_NAMES}
+# A command may have arguments `user` and `client_id`.
+_CLIENT: Final = {"user_flag": _USER, "client_id_flag": _CLIENT_ID}
 
 OneEntity = Annotated[EntityFilter, Bundle(_ENTITY, partial(_entity, exact=True))]
 Entities = Annotated[EntityFilter, Bundle(_ENTITY, partial(_entity, exact=False))]

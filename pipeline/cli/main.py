@@ -12,7 +12,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from pipeline.cli import meter, observe, quota_edits, quotas, services, setup, throttles, topics, what_if
+from pipeline.cli import meter, quota_edits, quotas, services, setup, throttles, topics, what_if
 from pipeline.cli.options import unbundled
 from pipeline.cli.output import discard_output, print_what_it_can, remark, say
 from pipeline.command_line import carry_nothing, not_installed
@@ -35,7 +35,7 @@ Commands = Mapping[str, Callable[..., None] | Group]
 _COMMANDS: Final[Commands] = {
     "run": services.run,
     "demo": services.demo,
-    "observe": observe.observe,
+    "observe": meter.observe,
     "mode": setup.mode,
     "doctor": setup.doctor,
     "status": setup.status,

@@ -406,7 +406,7 @@ def sync(
         _print_sync_plan(settings, adopt, output)
         return
     from pipeline.brokers.running import SyncMetrics, run_sync, sync_once
-    from pipeline.metrics import metrics_endpoint, new_registry
+    from pipeline.web import metrics_endpoint, new_registry
 
     set_up_logging(settings.log_level)
     if once:

@@ -111,8 +111,8 @@ def run(
         from pipeline.job.job import Job
         from pipeline.job.job_run import refuse_state_on_one_node
         from pipeline.job.metrics import Listeners, job_metrics
-        from pipeline.metrics import metrics_endpoint
         from pipeline.tables.layout import create_tables
+        from pipeline.web import metrics_endpoint
 
         if runs_in_the_cluster():
             refuse_state_on_one_node(settings)
@@ -181,7 +181,7 @@ def gate(
     from pipeline.gate.follower import KafkaFollower
     from pipeline.gate.gate import Gate
     from pipeline.gate.waiting_room import GateLimits
-    from pipeline.metrics import ReadAtScrape, new_registry
+    from pipeline.web import ReadAtScrape, new_registry
 
     try:
         from pipeline.gate.http import TOKEN_VARIABLE, GateServer, gate_metrics

@@ -32,10 +32,9 @@ from pipeline.dashboard.client import SEE
 from pipeline.dashboard.reader import Feed, TablesReader, encoded
 from pipeline.dashboard.views import PARAMETERS, QUOTAS_CSV, Answers, View, read_query
 from pipeline.errors import PipelineError
-from pipeline.metrics import ReadAtScrape, new_registry
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings
-from pipeline.web import Guard, Listen, WebServer, is_bearer, refuse_unguarded
+from pipeline.web import Guard, Listen, ReadAtScrape, WebServer, is_bearer, new_registry, refuse_unguarded
 
 
 def _ages(feed: Feed, now_ms: Callable[[], int]) -> Iterator[Metric]:

@@ -15,7 +15,7 @@ from pipeline.clock import wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import PermissionMissing, acls_of
 from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
-from pipeline.cluster.topic_ids import Ids, refuse_other_throttle_topics, topic_ids
+from pipeline.cluster.topic_ids import refuse_other_throttle_topics, topic_ids
 from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, TableMissing, Unreachable
@@ -70,7 +70,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
 
 def _findings(settings: Settings) -> Iterator[Diagnosis]:
     checks: list[Check] = [_java, _jars, _job, _disk, _store, _tables, _meters, _clock, _quotas, _checkpoint]
-    cluster: list[Check] = [_cluster, _offsets, _throttle_topics, _sync, _metering]
+    cluster: list[Check] = [_cluster, _topics, _sync, _metering]
     checks += cluster if settings.kafka.bootstrap_servers else [_no_cluster]
     for check in checks:
         try:
@@ -289,41 +289,28 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
     yield Diagnosis("ok", "checkpoint", f"{folder} fits the tables, batch {checkpoint.committed} is committed")
 
 
-def _offsets(settings: Settings) -> Iterator[Diagnosis]:
-    """The messages that a checkpoint goes on with, where it and its tables can be read without Spark."""
-    topic = settings.kafka.usage_topic
-    files = open_without_spark(settings.stream.checkpoint)
-    checkpoint = None if files is None else Checkpoint.read(files)
-    if checkpoint is None:
-        return
-    access = ClusterAccess.from_settings(settings.kafka)
-    before, now = _ids_before_and_now(settings, access)
-    try:
-        refuse_other_messages(settings, checkpoint, spans_of(access, topic), before, now)
-    except PipelineError as exc:
-        yield Diagnosis("error", "checkpoint", str(exc))
-    else:
-        yield Diagnosis("ok", "checkpoint", "the next batch's messages are on the usage topic")
-
-
-def _ids_before_and_now(settings: Settings, access: ClusterAccess) -> tuple[Ids, Ids]:
-    """The ids of the job's topics, as its newest batch has them and as they are."""
+def _topics(settings: Settings) -> Iterator[Diagnosis]:
+    """Whether the topics are those of the job's newest batch: the messages it goes on with, and what it publishes."""
     kafka, batch = settings.kafka, newest_batch_under(settings.tables.root)
     before = {} if batch is None else BatchFacts.from_row(batch).ids_of_topics
+    access = ClusterAccess.from_settings(kafka)
     with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
-        return before, topic_ids(admin, [kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic])
-
-
-def _throttle_topics(settings: Settings) -> Iterator[Diagnosis]:
-    """Whether throttle and marker topic are those of the job's newest batch, and publish for these tables."""
+        now = topic_ids(admin, [kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic])
+    files = open_without_spark(settings.stream.checkpoint)
+    checkpoint = None if files is None else Checkpoint.read(files)
+    if checkpoint is not None:
+        try:
+            refuse_other_messages(settings, checkpoint, spans_of(access, kafka.usage_topic), before, now)
+        except PipelineError as exc:
+            yield Diagnosis("error", "checkpoint", str(exc))
+        else:
+            yield Diagnosis("ok", "checkpoint", "the next batch's messages are on the usage topic")
     try:
         own_id = DeltaRsWriter(table_uri(settings.tables.root, "throttle_events"), settings.job).table_id
     except (TableMissing, TableUnreadable):  # the tables have a check of their own
         return
-    access = ClusterAccess.from_settings(settings.kafka)
-    before, now = _ids_before_and_now(settings, access)
     refuse_other_throttle_topics(settings, before, now)
-    if settings.kafka.throttle_topic in now:
+    if kafka.throttle_topic in now:
         with closing(KafkaThrottleTopic.from_settings(settings, access)) as topic:
             refuse_other_tables(settings.job, topic.committed(), own_id)
         yield Diagnosis("ok", "topics", "what is published comes out of these tables")

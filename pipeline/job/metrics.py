@@ -16,12 +16,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.metrics import ReadAtScrape, new_registry
 from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.stream.query import messages_behind
 from pipeline.throttle.publisher import Announce
 from pipeline.throttle.shapes import CLIENTS
+from pipeline.web import ReadAtScrape, new_registry
 from quota.current_rates import COLUMNS
 from quota.entity import QUOTA_TYPES
 from schemas.names import ClientKey

@@ -6,7 +6,7 @@ a lock but fenced: by the epoch in every table commit and by the transactional i
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +19,9 @@ from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address, local_folder
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
-from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
+from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.rates import read_rates
 from pipeline.tables.throttles import running_throttles
-from quota.snapshot import QuotaSnapshot
 
 _TABLES_LOCK: Final = ".kquota-job.lock"
 
@@ -158,6 +158,8 @@ class JobStatus:
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
+        nearest: Of `Rates.nearest` the first one that is enforced, else the first one; None without rates.
+        rates_at_ms: The instant of these rates, in event time; 0 before the first.
         bootstrap_servers: Of the cluster; None if the settings do not name it.
     """
 
@@ -176,53 +178,47 @@ class JobStatus:
     newest_quotas: int
     mode: str
     held_clients: int
+    nearest: Mapping[str, Any] | None
+    rates_at_ms: int
     bootstrap_servers: str | None
     tables: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the tables and the job's lock hold at an instant, each read once.
-
-    Attributes:
-        process: The id of the process that holds the job's lock, as text; None if none of this machine does.
-        waited_ms: When the job's query was last seen to wait for usage; None if that is not known here.
-        quotas: The newest version of the quota table, valid or not.
-        in_force: Its newest valid version.
-        throttles: The last record of each client that is throttled then.
-    """
-
-    at_ms: int
-    process: str | None
-    waited_ms: int | None
-    quotas: QuotaTableState
-    in_force: QuotaSnapshot
-    batch: Mapping[str, Any] | None
-    throttles: Sequence[Mapping[str, Any]]
-
-    @classmethod
-    def of(cls, settings: Settings, now_ms: int) -> Self:
-        """Read now; InvalidQuotas if no version of the quotas is valid."""
-        root = settings.tables.root
-        table = QuotaTable(settings.tables.root)
-        newest = table.read()
-        return cls(
-            at_ms=now_ms,
-            process=job_process(settings.run_dir, settings.job, root),
-            waited_ms=last_beat_ms(settings.run_dir, settings.job, root),
-            quotas=newest,
-            in_force=newest_valid(table, newest.version),
-            batch=newest_batch_under(root),
-            throttles=running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms),
-        )
-
-
 def status_of(settings: Settings, now_ms: int) -> JobStatus:
-    """The state at `now_ms`, by wall clock.
+    """The state at `now_ms`, by wall clock; `InvalidQuotas` if no version of the quotas is valid.
 
     A job that runs on another machine is down here; its last batch shows that it works.
     """
-    return status_from(settings, Reading.of(settings, now_ms))
+    root, table = settings.tables.root, QuotaTable(settings.tables.root)
+    place = settings.run_dir, settings.job, root
+    process, waited_ms = job_process(*place), last_beat_ms(*place)
+    newest, batch = table.read(), newest_batch_under(root)
+    batch_age_ms = None if batch is None else max(now_ms - batch["processed_at_ms"], 0)
+    wait_age_ms = None if waited_ms is None else now_ms - waited_ms
+    if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:
+        wait_age_ms = 0  # the query waited again while the tables were read; more is a clock that was set back
+    nearest, rates_at_ms = read_rates(root, lambda rates: (rates.nearest(1), rates.as_of_ms))
+    return JobStatus(
+        job=settings.job,
+        state="down" if process is None else "up",
+        process=process,
+        last_batch_id=None if batch is None else batch["batch_id"],
+        last_batch_age_ms=batch_age_ms,
+        lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
+        time_epoch=None if batch is None else batch["time_epoch"],
+        ahead_ms=0 if batch is None else ahead_ms(batch["evaluated_at_ms"], now_ms),
+        activity=activity_of(process is not None, batch_age_ms, wait_age_ms, stalled_after_ms(settings)),
+        last_wait_age_ms=wait_age_ms,
+        last_batch_quotas=None if batch is None else batch["quota_version"],
+        quotas=newest_valid(table, newest.version).version,
+        newest_quotas=newest.version,
+        mode=newest.mode,
+        held_clients=len(running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms)),
+        nearest=next((row for row in nearest if row["mode"] == "enforce"), next(iter(nearest), None)),
+        rates_at_ms=rates_at_ms,
+        bootstrap_servers=settings.kafka.bootstrap_servers,
+        tables=full_address(root),
+    )
 
 
 def is_down(settings: Settings, process: str | None, batch_age_ms: int | None) -> bool:
@@ -240,31 +236,3 @@ def is_down(settings: Settings, process: str | None, batch_age_ms: int | None) -
 def stalled_after_ms(settings: Settings) -> int:
     """How old the newest batch may be before it is a sign of a job that hangs, or that gets no usage."""
     return max(settings.stream.max_decision_age_ms, _TRIGGERS * settings.stream.trigger_ms)
-
-
-def status_from(settings: Settings, read: Reading) -> JobStatus:
-    """The state that was read."""
-    batch = read.batch
-    batch_age_ms = None if batch is None else max(read.at_ms - batch["processed_at_ms"], 0)
-    wait_age_ms = None if read.waited_ms is None else read.at_ms - read.waited_ms
-    if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:
-        wait_age_ms = 0  # the query waited again while the tables were read; more is a clock that was set back
-    return JobStatus(
-        job=settings.job,
-        state="down" if read.process is None else "up",
-        process=read.process,
-        last_batch_id=None if batch is None else batch["batch_id"],
-        last_batch_age_ms=batch_age_ms,
-        lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
-        time_epoch=None if batch is None else batch["time_epoch"],
-        ahead_ms=0 if batch is None else ahead_ms(batch["evaluated_at_ms"], read.at_ms),
-        activity=activity_of(read.process is not None, batch_age_ms, wait_age_ms, stalled_after_ms(settings)),
-        last_wait_age_ms=wait_age_ms,
-        last_batch_quotas=None if batch is None else batch["quota_version"],
-        quotas=read.in_force.version,
-        newest_quotas=read.quotas.version,
-        mode=read.quotas.mode,
-        held_clients=len(read.throttles),
-        bootstrap_servers=settings.kafka.bootstrap_servers,
-        tables=full_address(settings.tables.root),
-    )

@@ -13,9 +13,9 @@ from prometheus_client import Counter
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
-from pipeline.metrics import metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
 from pipeline.tables.layout import create_missing
+from pipeline.web import metrics_endpoint, new_registry
 from tests.deploy.commands import DEPLOY, checker, programs, run, serving
 from tests.integration.running_job import running_job, usage
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -22,8 +22,8 @@ from pipeline.job.metrics import JobMetrics
 from pipeline.meter.scrape_meter import ExporterSource, ScrapeMeter, scrape_metrics
 from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_topic import UsagePublisher
-from pipeline.metrics import ReadAtScrape, metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
+from pipeline.web import ReadAtScrape, metrics_endpoint, new_registry
 from quota.broker_levels.sync import AlterBudget, BrokerSync
 from tests.deploy.commands import DEPLOY, of_the_system, run, serving
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker

@@ -93,7 +93,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "a wait that was seen while the tables were read has a negative age",
-        "status_from",
+        "status_of",
         ("if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:", "if False:"),
         _LOCK,
     ),
@@ -186,7 +186,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "doctor does not compare the throttle topic with the tables",
-        "_throttle_topics",
+        "_topics",
         "lambda original, settings: iter(())",
         f"{_DOCTOR}::test_a_throttle_topic_made_anew_or_published_out_of_other_tables_is_found",
     ),

@@ -8,9 +8,8 @@ from urllib.error import HTTPError, URLError
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from pipeline.metrics import metrics_endpoint, new_registry
 from pipeline.settings.model import MetricsSettings
-from pipeline.web import ListenRefused
+from pipeline.web import ListenRefused, metrics_endpoint, new_registry
 from tests.waiting import PATIENCE_SECONDS
 
 

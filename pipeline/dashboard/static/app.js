@@ -1,4 +1,4 @@
-// The frame around the views: which one the address names, the newest state, the banner, theme and countdowns.
+// The frame around the views: which one the address names, the newest state, the banner and countdowns.
 
 import { h, show, withCommand } from './dom.js';
 import { clock, sentence, span } from './format.js';
@@ -196,20 +196,6 @@ function tick() {
   }
 }
 
-const THEMES = ['system', 'light', 'dark'];
-function theme(next) {
-  const chosen = next || localStorage.getItem('kquota-theme') || 'system';
-  if (chosen === 'system') delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = chosen;
-  localStorage.setItem('kquota-theme', chosen);
-  document.getElementById('theme').setAttribute('aria-label', `Theme: ${chosen === 'system' ? 'as the system' : chosen}`);
-  document.getElementById('theme').title = `Theme: ${chosen === 'system' ? 'as the system' : chosen}`;
-  dispatchEvent(new Event('themechange'));
-}
-
-document.getElementById('theme').addEventListener('click', () => {
-  theme(THEMES[(THEMES.indexOf(localStorage.getItem('kquota-theme') || 'system') + 1) % THEMES.length]);
-});
 document.addEventListener('click', (event) => {
   const link = event.target.closest && event.target.closest('a[data-nav]');
   if (!link || event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
@@ -229,7 +215,6 @@ document.addEventListener('keydown', (event) => {
   }
 });
 addEventListener('popstate', () => open(true));
-theme();
 open(false);
 setInterval(tick, matchMedia('(prefers-reduced-motion: reduce)').matches ? 1_000 : 100);
 setInterval(showHealth, 500);

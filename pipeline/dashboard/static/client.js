@@ -48,7 +48,7 @@ export function state(head) {
   loadSoon(place, EVERY_MS[place.range] || 5_000, load);
 }
 
-addEventListener('themechange', () => place && place.document && redraw());
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => place && place.document && redraw());
 
 async function load() {
   const mine = place;

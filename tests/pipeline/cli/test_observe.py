@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.observe import Progress, print_view
+from pipeline.cli.meter import Progress, print_view
 from pipeline.observe.observation import Line, Sensor
 from pipeline.observe.sources import SourceState
 from tests.pipeline.cli.running import kquota

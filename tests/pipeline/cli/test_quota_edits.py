@@ -234,7 +234,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("quotas delete", "At least one entity type must be specified. Fix: name one: --user, --client-id"),
         ("quotas effective", "name a user"),
         ("quotas effective alice --user bob", "USER is given twice: alice, and bob with --user"),
-        ("quotas effective --entity-type users", "there are fewer names than types"),
+        ("quotas effective --user alice --user bob", "Found multiple arguments for option user"),
         ("throttles explain", "name a decision or a client"),
         ("throttles explain alice etl --client x", "CLIENT_ID is given twice: etl, and x with --client-id"),
         ("throttles explain --user=", "--user is empty"),

@@ -78,7 +78,6 @@ def test_the_list_shows_records_by_the_verbs_of_tail_and_explain(tmp_path: Path)
         ("", ["t alice/etl", "t bob/"]),
         ("--user bob", ["t bob/"]),
         ("--client-id etl", ["t alice/etl"]),
-        ("--entity-type clients --entity-name etl", ["t alice/etl"]),
         ("--client-id=", ["t bob/"]),
         ("--user alice --client-id web", []),
         ("--type producer_byte_rate", ["t alice/etl"]),

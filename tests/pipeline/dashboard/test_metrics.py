@@ -7,9 +7,9 @@ from shutil import which
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pipeline.metrics import new_registry
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
+from pipeline.web import new_registry
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

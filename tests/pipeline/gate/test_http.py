@@ -14,8 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from pipeline.gate.http import gate_metrics
-from pipeline.metrics import ReadAtScrape
-from pipeline.web import Listen, QueryRefused
+from pipeline.web import Listen, QueryRefused, ReadAtScrape
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -324,10 +325,17 @@ def test_a_throttle_topic_made_anew_or_published_out_of_other_tables_is_found(
     before = {**ids, kafka.throttle_topic: stored}
     own_id = DeltaRsWriter(table_uri(root, "throttle_events"), "kquota").table_id
     mark = Marker(7, own_id if marker == "own" else marker)
-    monkeypatch.setattr("pipeline.job.diagnosis._ids_before_and_now", lambda *_: (before, ids))
+    newest = dict.fromkeys(("processed_at_ms", "evaluated_at_ms", "time_epoch"), 0)
+    monkeypatch.setattr("pipeline.job.diagnosis.BatchFacts.from_row", lambda _: SimpleNamespace(ids_of_topics=before))
+    monkeypatch.setattr(
+        "pipeline.job.diagnosis.newest_batch_under",
+        lambda _: newest,
+    )
+    monkeypatch.setattr("pipeline.job.diagnosis.ClusterAccess.admin", lambda *_: nullcontext())
+    monkeypatch.setattr("pipeline.job.diagnosis.topic_ids", lambda *_: ids)
     monkeypatch.setattr("pipeline.job.diagnosis.KafkaThrottleTopic.committed", lambda _: mark)
     monkeypatch.setattr("pipeline.job.diagnosis._cluster", lambda _settings: iter(()))
-    for check in ("_offsets", "_sync", "_metering"):
+    for check in ("_sync", "_metering"):
         monkeypatch.setattr(f"pipeline.job.diagnosis.{check}", lambda _settings: iter(()))
     settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path, kafka=kafka)
     (finding,) = [one for one in diagnose(settings) if one.subject in {"topics", "throttle_topics"}]
@@ -342,7 +350,7 @@ def _a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.job.diagnosis.ClusterAccess.admin", lambda *_: nullcontext())
     monkeypatch.setattr("pipeline.job.diagnosis.refuse_unpermitted", lambda *_: None)
     monkeypatch.setattr("pipeline.job.diagnosis.check_topics", lambda *_: found)
-    for check in ("_offsets", "_throttle_topics", "_sync", "_metering"):
+    for check in ("_topics", "_sync", "_metering"):
         monkeypatch.setattr(f"pipeline.job.diagnosis.{check}", lambda _settings: iter(()))
 
 

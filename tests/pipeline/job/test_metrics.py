@@ -21,11 +21,11 @@ from pipeline.job.metrics import (
     job_metrics,
     progress_metrics,
 )
-from pipeline.metrics import ReadAtScrape
 from pipeline.settings.model import MetricsSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import read_table
 from pipeline.throttle.shapes import WRITTEN, table_of
+from pipeline.web import ReadAtScrape
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import throttle_one
 

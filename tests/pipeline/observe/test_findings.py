@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 
-from pipeline.cli.observe import HEADINGS, readable
+from pipeline.cli.meter import HEADINGS, readable
 from pipeline.observe.findings import Findings, findings_of
 from pipeline.observe.observation import UNREACHABLE, Observation
 from quota.snapshot import QuotaSnapshot
