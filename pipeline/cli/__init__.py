@@ -1,1 +1,1 @@
-"""The command line. Modules here import heavy libraries inside their commands, so that `--help` stays quick."""
+"""The command line. What loads Spark, Kafka, Arrow or HTTP is imported in its command, so that `--help` stays quick."""
