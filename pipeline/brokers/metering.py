@@ -16,8 +16,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.command_line import command_text
 from pipeline.errors import Refused, TableMissing
 from pipeline.settings.model import Settings
-from pipeline.tables.broker_quotas import BrokerQuotasTable
-from pipeline.tables.enforced import running_sync
+from pipeline.tables.broker_quotas import BrokerQuotasTable, running_sync
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from quota.broker_levels.entries import (

@@ -26,8 +26,7 @@ from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, first_l
 from pipeline.process import Background, LockHeld, ProcessLock
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
-from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable, state_of, trim_changes
-from pipeline.tables.enforced import running_sync, sync_lock_file
+from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable, running_sync, state_of, sync_lock_file, trim_changes
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable

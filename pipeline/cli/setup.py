@@ -46,7 +46,7 @@ def status(
     Exit codes: 0 the job is up; 1 it is down.
     """
     from pipeline.job.status import is_down, status_of
-    from pipeline.tables.enforced import running_sync
+    from pipeline.tables.broker_quotas import running_sync
 
     settings = source.settings()
     found = status_of(settings, wall_ms())

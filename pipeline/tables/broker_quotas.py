@@ -6,6 +6,7 @@ called: two of them on the same tables are never both right.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import TableMissing
-from pipeline.tables.address import table_uri
+from pipeline.process import holder_of
+from pipeline.tables.address import local_folder, table_uri
 from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.port import Condition, checked_epoch
@@ -210,3 +212,18 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
     wanted = [best[name] for name in quota_types if name in best]
     demand = demands(table, wanted)
     return [Enforced(change_of(row, demand.get(row["seq"], {})), row["at_ms"], row["cluster"]) for row in wanted]
+
+
+# The lock of a sync, next to the tables.
+
+
+def sync_lock_file(tables_root: str) -> Path | None:
+    """The lock file of the sync of these tables; None where they are in no local folder that exists."""
+    folder = local_folder(tables_root)
+    return None if folder is None else folder / ".kquota-sync.lock"
+
+
+def running_sync(tables_root: str) -> str | None:
+    """The process of this machine that holds the lock, as text; None if none does."""
+    path = sync_lock_file(tables_root)
+    return None if path is None else holder_of(path)
