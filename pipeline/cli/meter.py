@@ -23,24 +23,26 @@ from pipeline.cli.options import (
     writable,
 )
 from pipeline.cli.output import Layout, print_rows, remark, say, until_reader_goes
-from pipeline.clock import SystemClock, clock_time
+from pipeline.cli.quotas import print_changes
+from pipeline.clock import Clock, SystemClock, clock_time
 from pipeline.command_line import command_text
 from pipeline.documents import json_text
 from pipeline.errors import Unreachable, UsageError
 from pipeline.log import set_up_logging
+from pipeline.meter.reporter import reporter_settings, write_reporter
+from pipeline.settings.model import Settings
 from quota.entity import QUOTA_TYPES
+from quota.snapshot import QuotaSnapshot
 from quota.units import age_text, rate_text, rate_unit
 from schemas.names import MARKER_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
-    from pipeline.clock import Clock
     from pipeline.cluster.access import ClusterAccess
     from pipeline.meter.scrape_meter import ExporterSource
     from pipeline.meter.scrapes import NameMap
     from pipeline.observe.findings import Findings
     from pipeline.observe.observation import Line, Observation
     from pipeline.observe.sources import FollowedQuotas, Source, SourceState
-    from pipeline.settings.model import Settings
     from quota.broker_levels.writes import Change
 
 
@@ -58,8 +60,6 @@ def reporter(
     The jar belongs into the broker's libs/ folder, and the lines into server.properties of each broker; then restart
     it. The reporter sends what the broker's own quota sensors record, each 250 ms.
     """
-    from pipeline.meter.reporter import reporter_settings, write_reporter
-
     written = write_reporter(jar)
     remark(f"wrote {written}")
     for name, value in reporter_settings(bootstrap_server or "localhost:9092", topic).items():
@@ -186,7 +186,6 @@ def enable(
     with 4. Exit code 5: a broker does not use Kafka's own quotas.
     """
     from pipeline.brokers.metering import planned
-    from pipeline.cli.quotas import print_changes
 
     settings = source.settings()
     changes = planned(settings, by)
@@ -204,7 +203,6 @@ def disable(
 ) -> None:
     """Take away what kquota meter enable has written, with --yes. Quotas of others stay."""
     from pipeline.brokers.metering import removal
-    from pipeline.cli.quotas import print_changes
 
     settings = source.settings()
     changes = removal(settings)
@@ -367,7 +365,6 @@ class _Watch:
     def _step(self) -> None:
         """Take in what there is."""
         from pipeline.brokers.native import imported
-        from quota.snapshot import QuotaSnapshot
 
         native = self._quotas.take()
         if native is not None:

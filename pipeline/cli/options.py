@@ -19,12 +19,14 @@ from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.documents import refuse_unwritable
 from pipeline.errors import UsageError
+from pipeline.settings.loading import load_settings
+from pipeline.settings.model import Settings
+from pipeline.tables.object_store import reach_with
 from quota.entity import QUOTA_TYPES
 from quota.units import age_text
 from schemas.names import USAGE_TOPIC
 
 if TYPE_CHECKING:
-    from pipeline.settings.model import Settings
     from pipeline.tables.quotas.table import QuotaTable
 
 
@@ -119,9 +121,6 @@ class Source(NamedTuple):
 
         `bootstrap_server` goes before `bootstrap.servers` of `command_config`. `topics` are settings under `kafka`.
         """
-        from pipeline.settings.loading import load_settings
-        from pipeline.tables.object_store import reach_with
-
         servers, client = self.bootstrap_server, None
         if self.command_config is not None:
             from pipeline.cluster.client_properties import read_properties

@@ -15,6 +15,10 @@ from typing import Any, Final, TextIO
 
 import typer
 from rich.cells import cell_len
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 from pipeline.documents import UTF_8, csv_text, json_text, yaml_text
 from pipeline.errors import UsageError, printable
@@ -63,10 +67,6 @@ def fitted(
         keys: Keys of the columns, in order; not empty. They are the header, with spaces for underscores.
         rows: Cells of each row, as many as keys, printable and without line ends.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     cells = {key: [key.replace("_", " "), *(row[place] for row in rows)] for place, key in enumerate(keys)}
     full = {key: max(map(cell_len, column)) for key, column in cells.items()}
     narrow = {**dict.fromkeys(layout.names, _LEAST_NAME), **dict.fromkeys(layout.texts, _LEAST_TEXT)}
@@ -201,9 +201,6 @@ def _print_table(rows: Sequence[Row], layout: Layout, *, wide: bool) -> None:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar within the block; it gives a function that takes the steps done and the steps in all."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:

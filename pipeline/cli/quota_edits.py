@@ -28,13 +28,14 @@ from pipeline.cli.quotas import CHANGES, change_line
 from pipeline.command_line import command_text
 from pipeline.documents import read_text_file
 from pipeline.errors import NotFound, PipelineError, Refused, UsageError
+from pipeline.settings.model import Settings
+from pipeline.tables.quotas.edit import LABELS, QuotaChange, altered, edit_refused, refuse_absent
+from pipeline.tables.quotas.files import DeclaredQuota, applied, from_text
 from quota.entity import QUOTA_TYPES, label, may_apply
 from quota.snapshot import MODES
 from quota.units import Mistakes, parse_bound
 
 if TYPE_CHECKING:
-    from pipeline.settings.model import Settings
-    from pipeline.tables.quotas.files import DeclaredQuota
     from pipeline.tables.quotas.table import QuotaEdit
 
 
@@ -192,7 +193,6 @@ def _alteration(
     entity: EntityFilter, added: str | None, added_file: Path | None, deleted: Sequence[str] | None
 ) -> Change:
     from pipeline.cluster.client_properties import parse_properties
-    from pipeline.tables.quotas.edit import QuotaChange, altered, edit_refused, refuse_absent
 
     if added is not None and added_file is not None:
         msg = "Only one of --add-config or --add-config-file must be specified"
@@ -262,7 +262,6 @@ def parse_added(text: str, types: Collection[str], mistakes: Mistakes) -> dict[s
 
 
 def _checked(given: Mapping[str, str], types: Collection[str], mistakes: Mistakes) -> dict[str, Any]:
-    from pipeline.tables.quotas.edit import LABELS
 
     values: dict[str, Any] = {}
     _refuse_unknown("added", given, types, mistakes)
@@ -291,8 +290,6 @@ def _parse_deleted(texts: Iterable[str], types: Collection[str], mistakes: Mista
 
 def _refuse_unknown(done: str, keys: Iterable[str], types: Collection[str], mistakes: Mistakes) -> None:
     """Refuse names that are not quota configs, in Kafka's words without its part on SCRAM."""
-    from pipeline.tables.quotas.edit import LABELS
-
     known = (*QUOTA_TYPES, *LABELS)
     if unknown := [key for key in keys if key not in known]:
         kind = "clients" if "clients" in types else "users"
@@ -466,7 +463,6 @@ def _read_cluster(source: Source, scale: str) -> "list[DeclaredQuota]":
 
 
 def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: bool) -> Change:
-    from pipeline.tables.quotas.files import applied
 
     def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
         left = applied(rows, declared, prune=prune)
@@ -479,7 +475,6 @@ def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: b
 
 
 def _read_declared(option: str, given: str) -> "list[DeclaredQuota]":
-    from pipeline.tables.quotas.files import from_text
 
     if given == "-":
         return from_text(sys.stdin.read(), "standard input")

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -28,13 +28,13 @@ from pipeline.clock import SystemClock, wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, Refused, UsageError
 from pipeline.log import set_up_logging
+from pipeline.settings.model import Settings
+from pipeline.tables.address import table_uri
+from pipeline.tables.quotas.files import to_document
 from quota.entity import DEFAULT, QUOTA_TYPES, label, may_apply
 from quota.units import age_text, bound_text, rate_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pipeline.settings.model import Settings
     from pipeline.tables.quotas.history import QuotaVersion
     from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
     from quota.broker_levels.writes import Change, Drift
@@ -188,7 +188,6 @@ def effective(
     The clients are those of the last five minutes of recorded usage.
     """
     from pipeline.replay.story import on_brokers_line, on_brokers_row
-    from pipeline.tables.address import table_uri
     from pipeline.tables.broker_quotas import enforced_for
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.tables.quotas.table import QuotaTable
@@ -315,8 +314,6 @@ def export(
     output: Annotated[str, format_option("json or yaml.", ("json", "yaml"))] = "yaml",
 ) -> None:
     """Print all quotas as `rpk cluster quotas describe` does; `apply` and `import` read it back."""
-    from pipeline.tables.quotas.files import to_document
-
     table = source.quota_table()
     state = read_in_force(table) if version is None else table.read(version)
     print_document(to_document(state.rows), output)

@@ -19,13 +19,15 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.output import remark
 from pipeline.command_line import JOB, RUN_DIR, carry, not_installed, path_text
+from pipeline.demo.folder import DemoFolder
+from pipeline.demo.process import free_ports, is_free
 from pipeline.log import set_up_logging
+from pipeline.settings.loading import load_settings
 from quota.units import rate_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.demo.folder import DemoFolder
     from pipeline.stream.micro_batch import BatchReport
 
 
@@ -208,8 +210,6 @@ def gate(
 
 def free_port(wanted: int | None) -> int | None:
     """The port for a page, or a free one if it is taken; None for no page, or if its libraries are not installed."""
-    from pipeline.demo.process import free_ports, is_free
-
     if wanted is None or find_spec("uvicorn") is None or find_spec("starlette") is None:
         return None
     return wanted if is_free(wanted) else free_ports(1)[0]
@@ -247,8 +247,6 @@ def demo(
     Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more do not listen: the
     broker slows them. Ctrl-C stops everything. The data stays for the next run.
     """
-    from pipeline.demo.folder import DemoFolder
-
     place = DemoFolder(folder.absolute())
     # Before anything heavy is imported: a second demo is refused at once.
     with place.claimed():
@@ -266,7 +264,6 @@ def _run_demo(
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch
-    from pipeline.settings.loading import load_settings
 
     set_up_logging("INFO")
     settings = load_settings(flags={"stream": {"trigger_ms": trigger_ms}})

@@ -9,9 +9,13 @@ import typer
 
 from pipeline.cli.options import FileSource, JobSource, Output, Source, TablesSource, as_iso, source_of
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
+from pipeline.cli.quotas import read_in_force
 from pipeline.clock import wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError
+from pipeline.settings.loading import flat, origins
+from pipeline.settings.model import Settings
+from pipeline.tables.address import full_address, table_uri
 from quota.entity import label
 
 if TYPE_CHECKING:
@@ -122,8 +126,6 @@ def _batch_text(found: "JobStatus") -> str:
 
 def show(source: FileSource, output: Output = "table") -> None:
     """Print every setting with its value and where it comes from; secrets are masked."""
-    from pipeline.settings.loading import flat, origins
-
     values = flat(source.settings().model_dump(mode="json"))
     where = origins(source.config)
     rows = [{"key": key, "value": value, "from": where.get(key, "default")} for key, value in values.items()]
@@ -132,8 +134,6 @@ def show(source: FileSource, output: Output = "table") -> None:
 
 def schema(indent: Annotated[int, typer.Option(help="Spaces per level of indentation.", min=0, max=8)] = 2) -> None:
     """Print the JSON Schema of the settings file."""
-    from pipeline.settings.model import Settings
-
     sys.stdout.write(json.dumps(Settings.model_json_schema(), indent=indent) + "\n")  # ASCII
 
 
@@ -172,7 +172,6 @@ def create(source: TablesSource, output: Output = "table") -> None:
 
     `kquota run` and `kquota demo` do the same when they start. No other command creates a table.
     """
-    from pipeline.tables.address import full_address, table_uri
     from pipeline.tables.layout import TABLES, create_tables
 
     root = source.settings().tables.root
@@ -221,8 +220,6 @@ def mode(
     In shadow mode every throttle is released at once and no client is throttled; decisions are recorded.
     A quota whose own mode is shadow or exempt keeps it in both modes.
     """
-    from pipeline.cli.quotas import read_in_force
-    from pipeline.tables.address import full_address
     from pipeline.tables.quotas.table import local_audit
 
     if wanted not in {None, *_MODES}:

@@ -36,15 +36,15 @@ from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, UsageError
 from pipeline.log import set_up_logging
+from pipeline.settings.model import Settings
 from quota.units import rate_text
 from schemas.names import THROTTLE_TOPIC
+from schemas.throttle_record import ThrottleRecord, verb
 
 if TYPE_CHECKING:
     from pipeline.gate.follower import ThrottleTail
-    from pipeline.settings.model import Settings
     from pipeline.tables.throttles import Story
     from quota.replay import Difference
-    from schemas.throttle_record import ThrottleRecord
 
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
@@ -96,7 +96,6 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
 
 
 def _shown(row: "Row") -> "Row":
-    from schemas.throttle_record import verb
 
     bound, quota_type = row["bound"], row["quota_type"]
     shown = {

@@ -12,14 +12,13 @@ import typer
 
 from pipeline.cli.options import Bundle, ClusterSource, Output
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
-from pipeline.cluster.acls import ROLES, Names, acls_of, grant_commands
-from pipeline.errors import Refused, UsageError
+from pipeline.cluster.acls import ROLES, Acl, Names, acls_of, grant_commands
+from pipeline.errors import Refused, TopicNotCreated, UsageError
+from pipeline.settings.model import KafkaSettings
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
-
-    from pipeline.settings.model import KafkaSettings
 
 _CREATED: Final = Layout(dropped_first=("settings",), texts=("settings",))
 _FINDINGS: Final = Layout(
@@ -64,10 +63,8 @@ def create(
     Exit codes: 0 all are as they must be; 5 an existing one is not; 6 the cluster does not answer.
     """
     from pipeline.cluster import topics
-    from pipeline.cluster.acls import Acl
     from pipeline.cluster.connecting import permission_missing
     from pipeline.cluster.topics import wanted_topics
-    from pipeline.errors import TopicNotCreated
 
     settings = source.settings(**topic_settings)
     specs = wanted_topics(settings, cores, longest_throttle_ms)
@@ -145,7 +142,6 @@ def _connected(kafka: "KafkaSettings") -> "Iterator[tuple[str, KafkaAdminClient,
 
 def _refuse_unpermitted(admin: Any, specs: Iterable[Any], options: dict[str, Any], address: str) -> None:
     """Check the rights first: Kafka reports a topic that the user may not describe as missing."""
-    from pipeline.cluster.acls import Acl
     from pipeline.cluster.connecting import refuse_unpermitted
 
     wanted = [Acl("topic", spec.name, operation) for spec in specs for operation in ("Describe", "DescribeConfigs")]

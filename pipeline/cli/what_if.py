@@ -12,6 +12,9 @@ from pipeline.cli.options import Output, Source, TablesSource, as_iso, covered_t
 from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar, remark, say
 from pipeline.clock import clock_time
 from pipeline.documents import read_text_file
+from pipeline.settings.model import Settings
+from pipeline.tables.quotas.files import read_snapshot, snapshot_of_text
+from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 
 if TYPE_CHECKING:
@@ -19,9 +22,7 @@ if TYPE_CHECKING:
     from pipeline.replay.request import ReplayRequest
     from pipeline.replay.simulation import ClientStory
     from pipeline.replay.usage_batches import ReplayResult
-    from pipeline.settings.model import Settings
     from pipeline.throttle.explain import Row as Record
-    from quota.snapshot import QuotaSnapshot
     from schemas.usage import UsageEvent
 
 
@@ -70,7 +71,6 @@ def what_if(
     """
     from pipeline.replay.report import BASELINES, FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
-    from pipeline.tables.quotas.files import read_snapshot
 
     if usage_table is not None:
         _refuse_unknown("--from", usage_table, _SOURCES)
@@ -264,7 +264,6 @@ def simulate(
 
 def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
     from pipeline.replay.simulation import holds_events, read_events
-    from pipeline.tables.quotas.files import snapshot_of_text
 
     events: list[UsageEvent] = []
     snapshot = None
