@@ -36,7 +36,7 @@ from tests.pipeline.cluster.certificates import Authority
 from tests.pipeline.cluster.secured import MECHANISMS, PASSWORD, Secured
 from tests.pipeline.cluster.test_connecting import refusal_of
 from tests.pipeline.throttle import factories
-from tests.throttle_records import message
+from tests.throttle_records import message, rows_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def publish_and_read_back(secured: Secured) -> int:
     try:
         found = topic.open()
         number = 0 if found is None else found.next_seq
-        topic.publish([factories.record(number)], Marker(number + 1))
+        topic.publish(rows_of(factories.record(number)), Marker(number + 1))
         assert topic.committed() == topic.open() == Marker(number + 1)
         return topic.end().publish_seq - number
     finally:

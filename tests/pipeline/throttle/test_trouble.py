@@ -20,6 +20,7 @@ from pipeline.throttle.publisher import Marker
 from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.pipeline.throttle.factories import record
+from tests.throttle_records import rows_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
@@ -64,19 +65,19 @@ def test_a_broker_that_goes_away_and_comes_back(own_broker: EmbeddedBroker, capl
     admin.close()
 
     assert topic.open() is None
-    topic.publish([record(0)], marker=Marker(1))
+    topic.publish(rows_of(record(0)), marker=Marker(1))
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
 
     own_broker.stop()
     with pytest.raises(TransactionUndecided) as undecided:
-        topic.publish([record(1)], marker=Marker(2))
+        topic.publish(rows_of(record(1)), marker=Marker(2))
     assert "\n" not in str(undecided.value)
     with pytest.raises(ClusterUnreachable, match=f"no Kafka broker answers at {address}: connection refused"):
         topic.open()
 
     own_broker.start()
     assert topic.open() == Marker(1), "what did not commit is not there"
-    topic.publish([record(1)], marker=Marker(2))
+    topic.publish(rows_of(record(1)), marker=Marker(2))
     topic.close()
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     wait_until(lambda: [told_of.publish_seq for told_of in seen][-1:] == [1], "the record that was published again")
@@ -89,17 +90,17 @@ def test_the_marker_does_not_move_past_a_record_that_has_expired(own_broker: Emb
     create_topics(admin, topic_specs(1, 1_000, USAGE, THROTTLE, MARKER))
     topic = throttle_topic(address, timeout_ms=2_000)
     assert topic.open() is None
-    topic.publish([record(0)], marker=Marker(1))
+    topic.publish(rows_of(record(0)), marker=Marker(1))
 
     # The broker answers everything but the record itself, as one does that is gone for the wrong seconds.
     producer: Any = topic._transactions._producer
     producer._accumulator.muted.add(TopicPartition(THROTTLE, 0))
     producer._accumulator.config["delivery_timeout_ms"] = 500  # it expires before the transaction does
     with pytest.raises(TransactionUndecided):
-        topic.publish([record(1), record(2)], marker=Marker(3))
+        topic.publish(rows_of(record(1), record(2)), marker=Marker(3))
 
     assert topic.open() == Marker(1)
-    topic.publish([record(1), record(2)], marker=Marker(3))
+    topic.publish(rows_of(record(1), record(2)), marker=Marker(3))
     assert topic.open() == Marker(3)
     assert topic.end().publish_seq == 2
     admin.close()
@@ -119,7 +120,7 @@ def test_a_producer_whose_transaction_failed_leaves_no_thread_and_no_record_behi
     unsent.muted.add(TopicPartition(THROTTLE, 0))
     unsent.config["delivery_timeout_ms"] = 10 * PATIENCE_SECONDS * 1_000
     with pytest.raises(TransactionUndecided):
-        topic.publish([record(1)], marker=Marker(2))
+        topic.publish(rows_of(record(1)), marker=Marker(2))
 
     sender.join(PATIENCE_SECONDS)
     assert not sender.is_alive()
