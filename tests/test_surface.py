@@ -44,7 +44,3 @@ def test_the_examples_of_a_module_do_what_they_print(module: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(module))
     assert tried > 0
     assert failed == 0
-
-
-def test_the_timing_wheel_is_taught_by_an_example() -> None:
-    assert "purgatory.timing_wheel" in WITH_EXAMPLES

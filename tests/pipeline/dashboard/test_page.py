@@ -375,19 +375,6 @@ def test_a_quota_has_the_command_that_changes_it_and_it_is_copied(page: Any, add
     assert change.get_attribute("open") is not None
 
 
-def test_keys_lead_through_the_views(page: Any, address: str) -> None:
-    show(page, address, "/")
-    for key, view in (("3", "quotas"), ("4", "pipeline"), ("2", "client"), ("1", "now")):
-        page.keyboard.press(key)
-        page.wait_for_selector(f"main[data-view={view}][data-ready=true]")
-    page.keyboard.press("3")
-    page.wait_for_selector("main[data-view=quotas][data-ready=true]")
-    page.keyboard.press("/")
-    page.keyboard.type("data-platform")
-    wait_until(lambda: page.get_by_test_id("quota-row").count() == 1, "the one row that is searched for")
-    assert page.url.endswith("/quotas?search=data-platform")
-
-
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_every_view_is_accessible_and_fits_and_runs_no_name(browser: Any, address: str, theme: str) -> None:
     with new_page(browser, color_scheme=theme) as page:
