@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import Output, Source, TablesSource, as_iso, covered_text, parse_range
+from pipeline.cli.options import Output, Source, TablesSource, covered_text, parse_range
 from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar, remark, say
 from pipeline.clock import clock_time
 from pipeline.documents import read_text_file
@@ -197,13 +197,6 @@ def _shown(row: Row) -> Row:
 
 def _shown_client(row: Row) -> Row:
     return {name.replace("_kB_per_s", " kB/s"): value for name, value in row.items()}
-
-
-def _readable(about: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name.removesuffix("_ms").replace("_", " "): f"{as_iso(value)} UTC" if name.endswith("_ms") else value
-        for name, value in about.items()
-    }
 
 
 # `kquota simulate`, with the job's own engine and purgatory.
