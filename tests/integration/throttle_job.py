@@ -34,6 +34,7 @@ class ThrottleJob:
         create_topics(admin, topic_specs(1, 1_000, throttle_topic=self.name, marker_topic=marker)[1:])
         admin.close()
         topic = KafkaThrottleTopic(self.name, self.name, marker, ClusterAccess(servers), 15_000)
+        self._held: set[str] = set()
         self._publisher = Publisher(self.name, "c", MemoryOutbox(), topic)
         wait_until(self._has_taken_over, "the coordinator of a broker that has just started")
 
@@ -61,11 +62,11 @@ class ThrottleJob:
         self._publisher.close()
 
     def _publish(self, action: Any, users: Iterable[object], throttle_time_ms: int) -> None:
-        cause: Any = "violation" if action == "throttle" else "expired"
-        news = [
-            replace(violation(ClientKey("", str(user), "c"), throttle_time_ms), action=action, cause=cause)
-            for user in users
-        ]
+        news = []
+        for user in map(str, users):
+            cause: Any = ("extended" if user in self._held else "violation") if action == "throttle" else "expired"
+            news.append(replace(violation(ClientKey("", user, "c"), throttle_time_ms), action=action, cause=cause))
+            (self._held.add if action == "throttle" else self._held.discard)(user)
         wall_ms = SystemClock().now().wall_ms
         assert self._publisher.write(publications(*news), Evaluation("q", 1, wall_ms, 1), wall_ms)
         assert not self._publisher.is_behind
