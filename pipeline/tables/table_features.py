@@ -18,11 +18,11 @@ from pipeline.tables.log_files import LogFiles
 FIT: Final = frozenset(
     {
         *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
-        *("timestampNtz", "variantType", "variantType-preview"),
+        *("timestampNtz", "variantType", "variantType-preview", "deletionVectors", "v2Checkpoint"),
     }
 )
 """What keeps kquota from nothing."""
-_WRITTEN: Final = FIT | {"columnMapping", "deletionVectors", "v2Checkpoint"}
+_WRITTEN: Final = FIT | {"columnMapping"}
 # In the order in which Spark lets them go. Others it never drops, or only after a day.
 _DROPPABLE: Final = ("rowTracking", "inCommitTimestamp", "domainMetadata")
 

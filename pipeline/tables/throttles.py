@@ -261,19 +261,16 @@ def holds_of(root: str, running: Sequence[Mapping[str, Any]]) -> dict[int, dict[
     ids = predicates([("decision_id", "in", sorted({row["decision_id"] for row in read})), ("action", "=", "throttle")])
     begin_ms = min(row["evaluated_at_ms"] for row in read) - _HELD_AT_MOST_MS
     columns = 'publish_seq, broker_id, "user", client_id, throttled_until_ms - throttle_time_ms AS written_ms'
-    rows = (
-        StoredTable(table_uri(root, "throttle_events"))
-        .answer(
-            f"WITH r AS (SELECT {columns}, observed / bound AS used, lag(throttled_until_ms) "  # noqa: S608 - quoted by us
-            f"OVER ({of_client}) AS before_ms FROM source WHERE evaluated_at_ms >= {begin_ms} AND {ids}), "
-            f"h AS (SELECT *, sum(CASE WHEN before_ms < written_ms THEN 1 ELSE 0 END) OVER ({of_client}) AS hold FROM r) "
-            "SELECT max(publish_seq) AS publish_seq, min(written_ms) AS since_ms, count(*) AS records, "
-            'max(used) AS most_used FROM h GROUP BY broker_id, "user", client_id, hold'
-        )
-        .to_pylist()
+    found = StoredTable(table_uri(root, "throttle_events")).answer(
+        f"WITH r AS (SELECT {columns}, observed / bound AS used, lag(throttled_until_ms) "  # noqa: S608 - quoted by us
+        f"OVER ({of_client}) AS before_ms FROM source WHERE evaluated_at_ms >= {begin_ms} AND {ids}), "
+        f"h AS (SELECT *, sum(CASE WHEN before_ms < written_ms THEN 1 ELSE 0 END) OVER ({of_client}) AS hold FROM r) "
+        "SELECT max(publish_seq) AS publish_seq, min(written_ms) AS since_ms, count(*) AS records, "
+        'max(used) AS most_used FROM h GROUP BY broker_id, "user", client_id, hold'
     )
     names = ("since_ms", "records", "most_used")
-    return own | {row["publish_seq"]: {name: row[name] for name in names} for row in rows if row["publish_seq"] in own}
+    rows = [row for row in found.to_pylist() if row["publish_seq"] in own]
+    return own | {row["publish_seq"]: {name: row[name] for name in names} for row in rows}
 
 
 def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str, Any]]:

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from schemas.columns import spark_ddl
@@ -47,3 +50,20 @@ def test_the_ddl_is_the_schema_spark_sees_in_the_table(spark: "SparkSession", tm
         declared = spark.createDataFrame([], spark_ddl(definition.model)).schema
         assert [(f.name, f.dataType) for f in seen] == [(f.name, f.dataType) for f in declared]
     assert "`user` STRING NOT NULL" in spark_ddl(QuotaRow)
+
+
+def test_rows_that_spark_deletes_by_vectors_stay_deleted_for_readers_and_after_a_merge(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    uri = table_uri(str(tmp_path), "numbers")
+    rows = pa.table({"n": pa.array(range(10), pa.int64())})
+    write_deltalake(uri, rows)
+    write_deltalake(uri, pa.table({"n": pa.array([10], pa.int64())}), mode="append")
+    spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+    spark.sql(f"DELETE FROM delta.`{uri}` WHERE n % 2 = 1")  # noqa: S608
+    log = "".join(path.read_text() for path in Path(uri, "_delta_log").glob("*.json"))
+    assert '"deletionVector":{' in log, "else the test shows nothing"
+    assert sorted(StoredTable(uri).read()["n"].to_pylist()) == [0, 2, 4, 6, 8, 10]
+    assert DeltaTable(uri).optimize.compact()["numFilesRemoved"] == 2
+    assert sorted(StoredTable(uri).read()["n"].to_pylist()) == [0, 2, 4, 6, 8, 10]
+    assert spark.read.format("delta").load(uri).count() == 6
