@@ -134,7 +134,7 @@ DEFECTS: Final = (
         "a throttle time is computed in another order than Kafka's",
         "throttle_time_ms",
         ("(observed - bound) / bound * window_ms", "(observed - bound) * window_ms / bound"),
-        "tests/conformance/test_replay.py",
+        "tests/quota/test_throttle_time.py",
     ),
     Defect(
         "request time is capped at the whole window, not at one sample window",

@@ -48,6 +48,17 @@ def test_throttle_time_around_the_bound(observed: float, throttle_time: int) -> 
     assert x(observed, 1000.0, 10000) == throttle_time
 
 
+@pytest.mark.parametrize(
+    ("observed", "bound", "window_ms", "throttle_time"),
+    [(2025.0, 1000.0, 10_500, 10_762), (1290.0, 1000.0, 11_650, 3_378), (7.866, 3.0, 11_250, 18_248)],
+)
+def test_throttle_time_is_computed_in_the_order_of_kafka(
+    observed: float, bound: float, window_ms: int, throttle_time: int
+) -> None:
+    """`QuotaUtils.throttleTime`: the quotient first, then the product; the other order gives one ms more or less."""
+    assert x(observed, bound, window_ms) == throttle_time
+
+
 def test_throttle_time_saturates_and_needs_a_bound() -> None:
     assert x(1e300, 1e-300, 10000) == LONG_MAX
     assert x(1e300, math.inf, 10000) == 0
@@ -113,7 +124,7 @@ def test_a_violation_is_published_if_it_holds_clearly_longer(
         (0, 0, True, Step.RELEASE),
     ],
 )
-def test_a_look_holds_on_only_by_what_a_client_can_obey(owed_ms: int, left_ms: int, at_end: bool, step: Step) -> None:
+def test_a_check_holds_on_only_by_what_a_client_can_obey(owed_ms: int, left_ms: int, at_end: bool, step: Step) -> None:
     assert SLICING.at_check(np.array([owed_ms]), np.array([left_ms]), np.array([at_end])).tolist() == [step]
 
 
