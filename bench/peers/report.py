@@ -104,7 +104,7 @@ def _probe(runs: Measured) -> list[str]:
     told = [
         f"**A first event above the quota**\n\nkquota's record can be read after p50 {p50:.0f}, p99 {p99:.0f} ms, at "
         f"{run.cores:.2f} cores (at most {MOST_CORES:g}: {_met(run.cores <= MOST_CORES)}), "
-        f"with {run.memory_mb:.0f} MB. A look that is due is handed out by the wheel after p50 "
+        f"with {run.memory_mb:.0f} MB. A check that is due is handed out by the wheel after p50 "
         f"{late_p50:.0f}, p99 {late_p99:.0f} ms."
     ]
     if isinstance(streams, Steady) and not streams.wrong and _keeps_up(streams):
