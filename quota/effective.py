@@ -11,14 +11,13 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from quota.engine import QuotaEngine
 from quota.entity import DEFAULT, QUOTA_TYPES, Level, can_name, entity_at
 from quota.snapshot import Quota, QuotaSnapshot
-from quota.throttle_time import throttle_time_ms
+from quota.throttle_time import throttle_time_of
 from quota.units import age_text, rate_text
 
 _SENSOR: Final = ("quota_type", "sensor_user", "sensor_client_id")
@@ -172,7 +171,7 @@ def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: 
     engine.record(usage, now_ms)
     clients = pa.table({name: [row[name] for row in lowered] for name in ("user", "client_id")})
     rows = engine.evaluate(clients.append_column("broker_id", pa.array([""] * len(lowered))), now_ms).to_pylist()
-    waits_ms = {(row["user"], row["client_id"], row["quota_type"]): _wait_ms(row) for row in rows}
+    waits_ms = {(row["user"], row["client_id"], row["quota_type"]): throttle_time_of(row) for row in rows}
     found = []
     for row in lowered:
         client, quota_type, bound = (row["user"], row["client_id"]), row["quota_type"], row["new_bound"]
@@ -211,13 +210,6 @@ def name_warnings(entity: tuple[str, str], clients: Iterable[tuple[str, str]]) -
 
 def _is_lower(old: float | None, new: float | None) -> bool:
     return new is not None and (old is None or new < old)
-
-
-def _wait_ms(row: Mapping[str, Any]) -> int:
-    if row["bound"] is None:
-        return 0
-    figures = (np.array([row[name]]) for name in ("observed", "bound", "window_ms"))
-    return int(throttle_time_ms(*figures)[0])
 
 
 _Largest = dict[tuple[str, str, str], float]

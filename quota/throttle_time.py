@@ -35,9 +35,10 @@ A client that was released with a rest owes `min_hold_ms` again after a moment. 
 that begins within three times `min_hold_ms` of the end of the one before must hold it twice as long.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -75,6 +76,14 @@ def throttle_time_ms(observed: Floats, bound: Floats, window_ms: Ints) -> Ints:
     with np.errstate(over="ignore", invalid="ignore"):
         x = java_round((observed - bound) / bound * window_ms)
     return np.where(observed > bound, np.maximum(x, 0), 0)
+
+
+def throttle_time_of(row: Mapping[str, Any]) -> int:
+    """X of one row with `observed`, `bound` and `window_ms`; 0 without a bound (null)."""
+    if row["bound"] is None:
+        return 0
+    figures = (np.array([row[name]]) for name in ("observed", "bound", "window_ms"))
+    return int(throttle_time_ms(*figures)[0])
 
 
 def debt_time_ms(tokens: Floats, bound: Floats) -> Ints:

@@ -3,7 +3,8 @@
 Imports nothing heavy, because every command needs it and `--help` must not wait.
 """
 
-from typing import Final, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 QuotaType = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
 """What a quota bounds: Kafka's names of client quotas."""
@@ -22,3 +23,8 @@ class ClientKey(NamedTuple):
     broker_id: str
     user: str
     client_id: str
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "ClientKey":
+        """The client of a row with these columns."""
+        return cls(row["broker_id"], row["user"], row["client_id"])

@@ -103,6 +103,8 @@ class ThrottleRecord(BaseModel):
 
 
 _FIELDS: Final = tuple(ThrottleRecord.model_fields)
+MESSAGE_COLUMNS: Final = (*(name for name in _FIELDS if name != SENSOR_FIELD), *SENSOR)
+"""The columns of `throttle_events` that a record is made of."""
 _VERBS: Final[Mapping[str, Verb]] = {"violation": "throttle", "extended": "extend"}
 
 BATCH_CAUSES: Final = frozenset(_VERBS)
@@ -159,7 +161,7 @@ class Message(NamedTuple):
 
 
 def message_of(row: Mapping[str, Any], job: str) -> Message:
-    """The message of a stored row.
+    """The message of a stored row, of which it needs `MESSAGE_COLUMNS`.
 
     * key: The JSON array `[cluster, broker_id, user, client_id]`, compact, in UTF-8. Equal parts give equal keys, so
       that compaction keeps the last record of each throttled client.

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from schemas.arrow import arrow_schema
-from schemas.throttle_record import SENSOR, Message, ThrottleEventRow, ThrottleRecord, message_of
+from schemas.throttle_record import MESSAGE_COLUMNS, SENSOR, Message, ThrottleEventRow, ThrottleRecord, message_of
 
 _SCHEMA = arrow_schema(ThrottleEventRow)
 
@@ -16,8 +16,8 @@ def row_of(record: ThrottleRecord) -> dict[str, Any]:
 
 
 def rows_of(*records: ThrottleRecord) -> pa.Table:
-    names = [*(name for name in ThrottleRecord.model_fields if name != "sensor"), *SENSOR]
-    return pa.Table.from_pylist([row_of(one) for one in records], pa.schema([_SCHEMA.field(name) for name in names]))
+    schema = pa.schema([_SCHEMA.field(name) for name in MESSAGE_COLUMNS])
+    return pa.Table.from_pylist([row_of(one) for one in records], schema)
 
 
 def message(record: ThrottleRecord, job: str = "kquota") -> Message:

@@ -48,7 +48,7 @@ def used_text(used: float) -> str:
 
 
 def times_text(used: float) -> str:
-    """The same before "its quota": "126 % of", "5 ×"."""
+    """The rate as it is written before "its quota": "126 % of", "5 ×"."""
     text = used_text(used)
     return f"{text} of" if text.endswith("%") else text
 

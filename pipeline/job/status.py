@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self
 from pipeline.errors import Conflict
 from pipeline.process import FRESH_MS, Activity, JobSigns, LockHeld, ProcessLock, activity_of, ahead_ms, holder_of
 from pipeline.settings.model import Settings
-from pipeline.tables.address import full_address, local_folder
+from pipeline.tables.address import full_address, local_file
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable
@@ -33,8 +33,7 @@ def lock_file(run_dir: Path, job: str) -> Path:
 
 def tables_lock_file(tables_root: str) -> Path | None:
     """The lock file next to the tables; None where they are in no local folder that exists."""
-    folder = local_folder(tables_root)
-    return None if folder is None else folder / _TABLES_LOCK
+    return local_file(tables_root, _TABLES_LOCK)
 
 
 def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:

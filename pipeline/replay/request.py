@@ -154,7 +154,6 @@ _SLICE_ROWS: Final = 1_200_000
 """Rows that a process holds in memory at a time, about 100 MB."""
 _LEAST_SLICES: Final = 20  # each is a step of a progress bar
 _SHORTEST_MS: Final = 60_000
-_LONG_MS: Final = 600_000
 _LONGEST_MS: Final = 3_600_000
 _SECOND_MS: Final = 1_000
 
@@ -166,8 +165,7 @@ class ReplayRequest:
     Attributes:
         until_ms: End of the range, exclusive.
         quotas: Of each replay: one snapshot throughout, or those that were in force.
-        usage: Of one version, for all parts; None = that of `version`.
-        version: Of the table of usage; None = the newest.
+        usage: Of one version, for all parts; None = that of the newest.
         old: Batches of the range that were too old to throttle by; see `old_batches`.
         start: Where it begins; None = with empty rates and full buckets, and a warm-up.
     """
@@ -180,7 +178,6 @@ class ReplayRequest:
     until_ms: int
     quotas: tuple[Timeline, ...]
     usage: TimeSlices | None = None
-    version: int | None = None
     old: frozenset[tuple[str, int]] = frozenset()
     start: Start | None = None
 
@@ -209,15 +206,6 @@ class Plan:
     slices: tuple[Slice, ...]
     uri: str
 
-    @property
-    def is_long(self) -> bool:
-        """Whether its replays take longer than a process needs to start."""
-        return self.request.until_ms - self.request.since_ms >= _LONG_MS
-
-    def for_another_process(self) -> "Plan":
-        """The same plan for a process that opens the same version of the table at once."""
-        return replace(self, request=replace(self.request, usage=None))
-
     @classmethod
     def of(cls, request: ReplayRequest, slice_ms: int | None = None) -> "Plan":
         """Cut the range into slices of about `slice_ms` (None = `slice_length_ms`).
@@ -236,7 +224,7 @@ class Plan:
         if slice_ms is None:
             rows = table.estimated_rows(request.begin_ms, request.until_ms)
             slice_ms = slice_length_ms(whole_ms, rows)
-        pinned = replace(request, usage=table, version=table.version)
+        pinned = replace(request, usage=table)
         return cls(pinned, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
 
 

@@ -1,19 +1,13 @@
 """Replays of a range of stored usage, each by the job's own decider and purgatory, with quotas of its own."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable
 from itertools import pairwise
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import PipelineError
 from pipeline.replay.request import Plan, ReplayRequest, Start, Timeline, usage_not_kept
 from pipeline.replay.usage_batches import Outcome, ReplayResult, UsageBatch, UsageReader
-from pipeline.tables.object_store import reach_with
 from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.shapes import Publications, int64s
 from quota.arrays import Ids, Ints
@@ -28,67 +22,25 @@ Progress = Callable[[int, int], None]
 def run(plan: Plan, progress: Progress) -> list[ReplayResult]:
     """All replays of a range: rates, buckets, and every throttle with its checks and renewals.
 
-    A throttle depends on all usage before it, so the whole range is replayed in order, slice by slice, so that memory
-    does not grow with the range. Replays know nothing of each other: those of a long range run side by side.
+    A throttle depends on all usage before it, so the whole range is replayed in order. The usage is read once for all
+    replays, slice by slice, so that memory does not grow with the range.
 
     Raises:
         NotFound: The range has no usage.
     """
-    *others, last = plan.request.quotas
-    with ExitStack() as running:
-        answers = [running.enter_context(_answer_of(plan, quotas)) for quotas in others]
-        newest = replayed(plan, last, progress)
-        found = [*(answer() for answer in answers), newest]
-    if not newest.evaluations:
+    reader = UsageReader(plan.request)
+    replays = [_Replay(plan.request, quotas, reader) for quotas in plan.request.quotas]
+    for done, wanted in enumerate(plan.slices, 1):
+        for batch in reader.read(wanted):
+            for replay in replays:
+                replay.decide(batch)
+        progress(done, len(plan.slices))
+    found = [replay.result() for replay in replays]
+    if not found[0].evaluations:
         raise usage_not_kept(plan.uri)
     return found
 
 
-def replayed(plan: Plan, quotas: Timeline, progress: Progress = lambda _done, _whole: None) -> ReplayResult:
-    """One replay of a range."""
-    reader = UsageReader(plan.request)
-    replay = _Replay(plan.request, quotas, reader)
-    for done, wanted in enumerate(plan.slices, 1):
-        for batch in reader.read(wanted):
-            replay.decide(batch)
-        progress(done, len(plan.slices))
-    return replay.result()
-
-
-@contextmanager
-def _answer_of(plan: Plan, quotas: Timeline) -> Iterator[Callable[[], ReplayResult]]:
-    """The answer of a replay, in a process of its own if it takes longer than a process needs to start."""
-    if not plan.is_long:
-        yield partial(replayed, plan, quotas)
-        return
-    ours, theirs = _PROCESSES.Pipe(duplex=False)
-    process = _PROCESSES.Process(target=_send_answer, args=(theirs, plan.for_another_process(), quotas), daemon=True)
-    process.start()
-    theirs.close()
-
-    def answer() -> ReplayResult:
-        try:
-            found: ReplayResult = ours.recv()
-        except EOFError:
-            message = "the process of a replay has ended before it had an answer"
-            raise PipelineError(message, "see its error above; give a shorter range if memory was short") from None
-        return found
-
-    try:
-        yield answer
-    finally:
-        process.terminate()
-        process.join()
-        ours.close()
-
-
-def _send_answer(connection: Connection, plan: Plan, quotas: Timeline) -> None:
-    settings = plan.request.settings
-    reach_with(settings.store, plan.request.root)
-    connection.send(replayed(plan, quotas))
-
-
-_PROCESSES = get_context("spawn")  # a fork would have threads' locks and no threads
 _NO_WINDOW = -1
 
 

@@ -201,7 +201,7 @@ class Simulation:
     def _tell(self) -> None:
         """Show what was heard, in the order of time: clients are checked together, each at its own instant."""
         for record in sorted(self._heard, key=written_ms):
-            at_ms, client = written_ms(record), ClientKey(*(record[name] for name in ClientKey._fields))
+            at_ms, client = written_ms(record), ClientKey.of(record)
             self.clients.setdefault(client, ClientStory()).hear(record, at_ms)
             self._show(at_ms, record)
         self._heard = []

@@ -62,9 +62,7 @@ class UsageReader:
     def __init__(self, request: "ReplayRequest") -> None:
         self._request = request
         self._time = "second_start_ms" if request.source == "usage_by_second" else "evaluated_at_ms"
-        self.table = request.usage or TimeSlices(
-            table_uri(request.root, request.source), self._time, _NAMES, request.version
-        )
+        self.table = request.usage or TimeSlices(table_uri(request.root, request.source), self._time, _NAMES)
         self.epochs = self.table.epochs
         self._by_broker = request.scope == "broker"
         self._names = _NAMES if self._by_broker else _NAMES[1:]
@@ -190,11 +188,11 @@ def recorded_outcomes(root: str, since_ms: int, until_ms: int, sample_window_ms:
     rows = decisions.read(columns, since_ms, until_ms)
     windows: dict[ClientKey, set[tuple[int, int]]] = defaultdict(set)
     for row in rows.filter(rows["applied"]).to_pylist():
-        windows[_client(row)].add((row["time_epoch"], row["evaluated_at_ms"] // sample_window_ms))
+        windows[ClientKey.of(row)].add((row["time_epoch"], row["evaluated_at_ms"] // sample_window_ms))
     epochs = TimeSlices(table_uri(root, "batches"), "evaluated_at_ms").epochs
     by_client: dict[ClientKey, list[dict[str, Any]]] = defaultdict(list)
     for row in _throttle_events(root, since_ms, until_ms, epochs).sort_by("publish_seq").to_pylist():
-        by_client[_client(row)].append(row)
+        by_client[ClientKey.of(row)].append(row)
     throttled_ms = {client: throttled_in(rows, since_ms, until_ms, epochs) for client, rows in by_client.items()}
     clients = {*windows, *throttled_ms}
     return {client: Outcome(len(windows.get(client, ())), throttled_ms.get(client, 0)) for client in clients}
@@ -268,7 +266,3 @@ def _throttled_spans(
             time_epoch, from_ms, to_ms = begun.time_epoch, begun.first_ms, begun.first_ms + to_ms - end_ms
     if time_epoch <= last_epoch:
         yield time_epoch, from_ms, to_ms
-
-
-def _client(row: Mapping[str, Any]) -> ClientKey:
-    return ClientKey(row["broker_id"], row["user"], row["client_id"])

@@ -11,9 +11,9 @@ QUOTAS: Final = "quotas"
 """The name of the quota table."""
 
 
-def local_folder(root: str) -> Path | None:
-    """The folder of this machine in which the tables lie; None if they lie elsewhere, or if there is none yet."""
-    return Path(root) if is_local(root) and Path(root).is_dir() else None
+def local_file(root: str, name: str) -> Path | None:
+    """A file next to the tables in a folder of this machine; None if they lie elsewhere, or if there is none yet."""
+    return Path(root) / name if is_local(root) and Path(root).is_dir() else None
 
 
 def table_uri(root: str, name: str) -> str:

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import TableMissing
 from pipeline.process import holder_of
-from pipeline.tables.address import local_folder, table_uri
+from pipeline.tables.address import local_file, table_uri
 from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.port import Condition, checked_epoch
@@ -219,8 +219,7 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
 
 def sync_lock_file(tables_root: str) -> Path | None:
     """The lock file of the sync of these tables; None where they are in no local folder that exists."""
-    folder = local_folder(tables_root)
-    return None if folder is None else folder / ".kquota-sync.lock"
+    return local_file(tables_root, ".kquota-sync.lock")
 
 
 def running_sync(tables_root: str) -> str | None:

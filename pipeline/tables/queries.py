@@ -75,7 +75,7 @@ class StoredTable:
         return self.answer(_rows_where(self.columns if columns is None else columns, where))
 
     def rows(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> list[Row]:
-        """The same, as mappings of Python's own values."""
+        """These rows, each as a mapping of plain Python values."""
         return rows_of(self.read(columns, where))
 
     def count(self, where: Sequence[Condition]) -> int:
@@ -162,7 +162,7 @@ class StoredTable:
         return self._in_stored_types(found)
 
     def pieces(self, sql: str, rows: int) -> Iterator[pa.Table]:
-        """The same in tables of at least so many rows but for the last one, never all in memory; none without rows."""
+        """Yield the answer in tables of at least `rows` rows; the last may have fewer. Memory never holds all of it."""
         held: list[pa.RecordBatch] = []
         with self._reading():
             for batch in self._ask(sql, {}):

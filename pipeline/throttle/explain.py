@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
 from pipeline.command_line import command_text
 from pipeline.errors import printable
-from quota.throttle_time import throttle_time_ms
+from quota.throttle_time import throttle_time_of
 from quota.units import against_bound, rate_text, rate_unit
 from schemas.throttle_record import BATCH_CAUSES, SENSOR, ThrottleRecord, verb_of
 
@@ -30,7 +28,7 @@ def line_of(row: Row, quota_version: int) -> str:
         rest = f", owes {owed_ms} ms" if owed_ms else ""
         return f"release  {figures} ({row['cause']}{rest})"
     is_new = row["cause"] in BATCH_CAUSES
-    asked_ms = _raw_throttle_time_ms(row) if is_new else owed_ms
+    asked_ms = throttle_time_of(row) if is_new else owed_ms
     asked = f"{'X' if is_new else 'owes'} {seconds(asked_ms)}"
     if is_new and held_ms > asked_ms:  # its bucket owes more
         asked_ms = owed_ms
@@ -55,13 +53,6 @@ def line_of_record(record: ThrottleRecord) -> str:
     """A record of the throttle topic as the job's own line, without its level."""
     row = {**dict(record), **dict(zip(SENSOR, record.sensor, strict=True)), "level": None}
     return line_with_command(row, record.quota_version)
-
-
-def _raw_throttle_time_ms(row: Row) -> int:
-    if row["bound"] is None:
-        return 0
-    figures = (np.array([row[name]]) for name in ("observed", "bound", "window_ms"))
-    return int(throttle_time_ms(*figures)[0])
 
 
 def _rates(row: Row) -> str:

@@ -47,6 +47,7 @@ _RETENTION_MS = 3_600_000  # the shortest a throttle topic may have
 # While a job runs, it checks each throttle when it ends. A throttle that had ended for this long when the last record
 # was written is over.
 _LONG_OVER_MS: Final = 86_400_000
+_NAMED_IN_LOG: Final = ("action", "user", "client_id", "publish_seq")
 NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 
 
@@ -427,7 +428,7 @@ class Publisher:
 
         The marker moves past a record that is passed over, so it is settled once: stored, logged and not tried again.
         """
-        (last,) = rows.slice(rows.num_rows - 1).to_pylist()
+        (last,) = rows.select(_NAMED_IN_LOG).slice(rows.num_rows - 1).to_pylist()
         marker = Marker(last["publish_seq"] + 1 if next_seq is None else next_seq, self._table_id)
         try:
             self._topic.publish(rows, marker)
@@ -439,7 +440,7 @@ class Publisher:
                 return
             log.error(
                 "the %s of user %.60r, client-id %.60r (publish_seq %d) is in throttle_events and not on the topic: %s",
-                *(*(last[name] for name in ("action", "user", "client_id", "publish_seq")), exc.detail),
+                *(*(last[name] for name in _NAMED_IN_LOG), exc.detail),
             )
             self._topic.publish(NO_ROWS, marker)
 

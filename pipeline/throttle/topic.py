@@ -20,7 +20,7 @@ from pipeline.errors import ClusterUnreachable
 from pipeline.settings.model import Settings
 from pipeline.throttle.publisher import Marker, TopicEnd
 from schemas.errors import UnreadableRecord
-from schemas.throttle_record import JOB_HEADER, ThrottleRecord, message_of
+from schemas.throttle_record import JOB_HEADER, MESSAGE_COLUMNS, ThrottleRecord, message_of
 
 # The throttle topic on a real broker, through kafka-python's transactional producer.
 
@@ -87,7 +87,7 @@ class KafkaThrottleTopic:
         self._transactions.close()
 
     def _send(self, producer: Any, rows: pa.Table) -> Sequence[Any]:
-        messages = (message_of(row, self._job) for row in rows.to_pylist())
+        messages = (message_of(row, self._job) for row in rows.select(MESSAGE_COLUMNS).to_pylist())
         return [producer.send(self._topic, **each._asdict()) for each in messages]
 
     def _end_of(self, consumer: KafkaConsumer, partition: TopicPartition) -> TopicEnd:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from pipeline.errors import ClusterUnreachable, MessageTooLarge, TransactionFenced, TransactionUndecided
 from pipeline.throttle.publisher import Marker, TopicEnd
-from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_record import MESSAGE_COLUMNS, ThrottleRecord
 from tests.throttle_records import message, stored_record
 
 
@@ -58,7 +58,7 @@ class MemoryTopic:
         failure, self.fail_next = self.fail_next, None
         if failure == "lost" or not self._broker.is_reachable:
             raise TransactionUndecided(detail="the transaction was lost")
-        records = [stored_record(row) for row in rows.to_pylist()]
+        records = [stored_record(row) for row in rows.select(MESSAGE_COLUMNS).to_pylist()]
         sizes = (len(one.key) + len(one.value) for one in map(message, records))
         if any(size > self._broker.max_record_bytes for size in sizes):
             self.close()

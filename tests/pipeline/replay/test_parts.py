@@ -13,7 +13,6 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import PipelineError
 from pipeline.replay.request import Plan, slice_length_ms, warm_up_ms
 from pipeline.replay.run import run
 from pipeline.replay.usage_batches import ReplayResult, Source
@@ -59,19 +58,6 @@ def test_a_range_in_any_slices_comes_to_what_one_slice_comes_to(
         request = History(Random(seed), source, window_ms, shares).write(root)
         plan = Plan.of(request, slice_ms)
         assert facts(replayed(plan)) == facts(replayed(Plan.of(request, WHOLE_MS)))
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_replays_side_by_side_come_to_what_they_come_to_one_after_the_other(
-    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = Plan.of(History(Random(7), source, 1_000).write(str(tmp_path)), 5_000)
-    alone = facts(replayed(plan))
-    monkeypatch.setattr(Plan, "is_long", True)
-    assert facts(replayed(plan)) == alone
-    rmtree(tmp_path / source / "_delta_log")  # another process does not find the table, and this one has it
-    with pytest.raises(PipelineError, match="has ended before it had an answer"):
-        run(plan, unheard)
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -152,8 +152,7 @@ class Loop:
 
     def _deliver(self, publications: Publications, at_ms: Ints) -> None:
         for record in publications.written(0, at_ms).to_pylist():
-            key = ClientKey(record["broker_id"], record["user"], record["client_id"])
-            self.offenders[key].hears(record, self.clock.steady_ms)
+            self.offenders[ClientKey.of(record)].hears(record, self.clock.steady_ms)
 
 
 def _settings(lead_ms: int, carry_debt: bool) -> Settings:
