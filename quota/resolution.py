@@ -42,6 +42,8 @@ alice app 3 ('alice', '') 1000000.0
 bob web None ('', 'web') None
 """
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
@@ -72,18 +74,72 @@ class Side(IntEnum):
 class Resolved:
     """The answers for n entities, for one quota type on one side.
 
-    A part is a tag only if it is not empty. The row may be an exempt one, or `NO_QUOTA`: then T is infinity.
+    A part is a tag only if it is not empty. The row may be an exempt one, or `NO_QUOTA`: then T is infinity. Where
+    `holds_user`, the sensor is held as a whole: a throttle holds the user, with all client-ids of that sensor.
     """
 
     has_user: Flags
     has_client_id: Flags
     quota: Ids
     bound: Floats
+    holds_user: Flags
 
     def has_tags_of(self, other: "Resolved") -> bool:
         """True if both answers put all entities into the same sensors."""
         same_user = np.array_equal(self.has_user, other.has_user)
         return same_user and np.array_equal(self.has_client_id, other.has_client_id)
+
+
+MOST_EXCEPTED: Final = 1_000
+"""The most client-ids that a throttle of a user excepts."""
+MOST_EXCEPTED_BYTES: Final = 500_000
+"""The most UTF-8 bytes that they have together."""
+
+
+class ClientsApart:
+    """The client-ids that are not in the sensor of their user, for one quota type: rows put them into another one.
+
+    They are the exceptions of a throttle that holds the user. It holds clients one by one in place of that where a
+    default client-id puts all names into sensors of their own, and where there are too many exceptions.
+    """
+
+    def __init__(self, quotas: Iterable[Quota]) -> None:
+        """Read the rows that count for the type on the enforced side: those with a bound of it, and exempt ones."""
+        of_user: dict[str, set[str]] = defaultdict(set)
+        own, all_apart = set(), set()
+        for quota in quotas:
+            if quota.level in {Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT}:
+                of_user[quota.user].add(quota.client_id)
+            elif quota.level in {Level.USER_DEFAULT_CLIENT, Level.DEFAULT_USER_DEFAULT_CLIENT}:
+                all_apart.add(quota.user)
+            elif quota.level == Level.USER:
+                own.add(quota.user)
+        of_default, default_apart = of_user.pop(DEFAULT, set()), DEFAULT in all_apart
+        self._own = own
+        self._of_default = None if default_apart else _excepted(of_default)
+        self._of_user = {
+            user: None
+            if user in all_apart or (default_apart and user not in own)
+            else _excepted(of_user[user] if user in own else of_user[user] | of_default)
+            for user in {*of_user, *all_apart} - {DEFAULT}
+        }
+
+    def of(self, user: str) -> tuple[str, ...] | None:
+        """The exceptions of a user, in order; None if its clients are held one by one."""
+        if user in self._of_user:
+            return self._of_user[user]
+        return () if user in self._own else self._of_default
+
+    def one_by_one(self) -> tuple[list[str], list[str], bool]:
+        """The users that are held one by one, those that are not, and whether all others are without a row of theirs."""
+        named = [user for user, excepted in self._of_user.items() if excepted is None]
+        return named, [*self._own.union(self._of_user).difference(named)], self._of_default is None
+
+
+def _excepted(client_ids: set[str]) -> tuple[str, ...] | None:
+    few = len(client_ids) <= MOST_EXCEPTED
+    few = few and sum(len(name.encode("utf-8", "surrogatepass")) for name in client_ids) <= MOST_EXCEPTED_BYTES
+    return tuple(sorted(client_ids)) if few else None
 
 
 Candidates = dict[Level, Ids]
@@ -105,6 +161,7 @@ class Resolution:
         self._index = {level: self._index_level(level) for level in Level}
         keys = product(Side, range(len(QUOTA_TYPES)))
         self._view = {(side, quota_type): self._see(side, quota_type) for side, quota_type in keys}
+        self._apart = [self._apart_for(quota_type) for quota_type in range(len(QUOTA_TYPES))]
 
     def levels_of(self, quota: Ids) -> Ids:
         """The level of each row; 0 for `NO_QUOTA`."""
@@ -132,6 +189,24 @@ class Resolution:
         for level in np.unique(self._level[:-1][~np.isnan(bound)]).tolist():
             kinds |= KIND_OF_LEVEL[Level(level)]
         return np.append(bound, np.inf), kinds
+
+    def _apart_for(self, quota_type: int) -> tuple[ClientsApart, KeyIndex, KeyIndex, bool]:
+        """Whom a throttle of a user does not hold, and keys of the users that are held one by one, and that are not."""
+        seen = ~np.isnan(self._view[Side.ENFORCED, quota_type][0][:-1])
+        apart = ClientsApart(self.snapshot.quotas[at] for at in np.flatnonzero(seen))
+        named, others, is_default = apart.one_by_one()
+        return apart, self._index_users(named), self._index_users(others if is_default else []), is_default
+
+    def _index_users(self, users: list[str]) -> KeyIndex:
+        index = KeyIndex()
+        if users:
+            hashed = NameColumn(pa.array(users, pa.string()), self._seeds).hash(0, len(users))
+            index.add(hashed)
+        return index
+
+    def except_client_ids(self, user: str, quota_type: int) -> tuple[str, ...] | None:
+        """The client-ids that a throttle of a user's sensor does not hold; None if it holds clients one by one."""
+        return self._apart[quota_type][0].of(user)
 
     def _index_level(self, level: Level) -> tuple[KeyIndex, Ids]:
         """Index the rows of a level by the names they give. Returns the index, and the row of each of its ids."""
@@ -173,7 +248,13 @@ class Resolution:
         has_user = (kinds != LevelKind.CLIENT) & user_named
         has_client_id = (kinds != LevelKind.USER) & client_id_named
         quota = self._quota_of_tags(seen, has_user, has_client_id)
-        return Resolved(has_user, has_client_id, quota, bound[quota])
+        holds_user = has_user & ~has_client_id & ~self._held_one_by_one(names.user, quota_type)
+        return Resolved(has_user, has_client_id, quota, bound[quota], holds_user)
+
+    def _held_one_by_one(self, users: Pair, quota_type: int) -> Flags:
+        _, named, others, is_default = self._apart[quota_type]
+        found = named.find(users) >= 0
+        return found | (others.find(users) < 0) if is_default else found
 
     def _seen(self, candidates: Candidates, bound: Floats) -> Candidates:
         """The candidates without hidden rows."""

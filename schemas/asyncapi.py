@@ -41,7 +41,7 @@ _CLOUD_EVENTS_HEADERS: Final[dict[str, Any]] = {
     "properties": {
         "ce_specversion": {"type": "string", "const": "1.0"},
         "ce_id": {"type": "string", "description": "`decision_id`/`publish_seq`."},
-        "ce_type": {"type": "string", "enum": ["kquota.throttle.v1", "kquota.release.v1"]},
+        "ce_type": {"type": "string", "enum": ["kquota.throttle.v2", "kquota.release.v2"]},
         "ce_source": {"type": "string", "description": "/kquota/ and the cluster, percent-encoded."},
         "ce_kquotajob": {"type": "string", "description": "The job that published the record; a topic belongs to one."},
         "ce_time": {"type": "string", "format": "date-time", "description": "When the record was stored."},
@@ -56,7 +56,7 @@ def asyncapi_document() -> dict[str, Any]:
         "asyncapi": "3.0.0",
         "info": {
             "title": "kquota topics",
-            "version": "1.0.0",
+            "version": "2.0.0",
             "description": "What meters send to the quota pipeline, and what it sends to those who throttle.",
             "license": {"name": "Apache-2.0"},
         },
@@ -105,8 +105,9 @@ def _usage_channel() -> dict[str, Any]:
 
 def _throttle_channel() -> dict[str, Any]:
     key = {
-        **{"type": "array", "items": {"type": "string"}, "minItems": 4, "maxItems": 4},
-        "description": "[cluster, broker_id, user, client_id] as compact JSON.",
+        **{"type": "array", "items": {"type": ["string", "null"]}, "minItems": 4, "maxItems": 5},
+        "description": "[cluster, broker_id, user, client_id] as compact JSON; of all client-ids of a user "
+        "[cluster, broker_id, user, null, quota_type].",
     }
     message = {
         "contentType": "application/json",
@@ -116,7 +117,10 @@ def _throttle_channel() -> dict[str, Any]:
     }
     return {
         "address": THROTTLE_TOPIC,
-        "description": "Throttles and releases. Read it with `isolation.level=read_committed`.",
+        "description": "Throttles and releases. Read it with `isolation.level=read_committed`. A client is held if a "
+        "throttle of its cluster, for all brokers or its own, has not ended and has its user and its client-id, or its "
+        "user, null, and not its client-id among the exceptions. Null is not the empty client-id. A record of another "
+        "`schema_version` holds no client.",
         "messages": {"throttle": message},
         "bindings": {"kafka": {"topicConfiguration": {"cleanup.policy": ["compact", "delete"]}}},
     }

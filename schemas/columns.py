@@ -33,6 +33,7 @@ TYPES: Final[dict[object, ColumnType]] = {
     datetime: ColumnType("TIMESTAMP", "timestamp[us, tz=UTC]"),
     date: ColumnType("DATE", "date32"),
     tuple[str, str]: ColumnType("ARRAY<STRING>", "list<string>"),
+    tuple[str, ...]: ColumnType("ARRAY<STRING>", "list<string>"),
     dict[str, float | None]: ColumnType("MAP<STRING, DOUBLE>", "map<string, double>"),
 }
 
@@ -45,6 +46,7 @@ class Unit:
 
 
 Name = Annotated[str, Unit("name")]
+Names = Annotated[tuple[str, ...], Unit("names")]
 Text = Annotated[str, Unit("text")]
 EpochMs = Annotated[int, Unit("ms since 1970-01-01T00:00:00Z")]
 DurationMs = Annotated[int, Unit("ms")]

@@ -180,19 +180,19 @@ _DIGEST_BYTES: Final = 8
 
 
 def decision_id(
-    *, cluster: str, query_id: str, batch_id: int, broker_id: str, user: str, client_id: str, quota_type: str
+    *, cluster: str, query_id: str, batch_id: int, broker_id: str, user: str, client_id: str | None, quota_type: str
 ) -> str:
     """The id of one decision.
 
     Returns:
         16 hexadecimal digits, lower case: BLAKE2b over the parts. Each part is preceded by its length in bytes, so that
-        different lists of parts never give the same bytes ("a", "bc" and "ab", "c" differ).
+        different lists of parts never give the same bytes ("a", "bc" and "ab", "c" differ, and null and "").
     """
     client = broker_id, user, client_id, quota_type
     return decision_ids([client], cluster=cluster, query_id=query_id, batch_id=batch_id)[0]
 
 
-def decision_ids(decisions: Iterable[tuple[str, ...]], *, cluster: str, query_id: str, batch_id: int) -> list[str]:
+def decision_ids(decisions: Iterable[tuple[str | None, ...]], *, cluster: str, query_id: str, batch_id: int) -> list[str]:
     """The `decision_id` of each decision of a batch, by its broker_id, user, client_id and quota_type."""
     shared = hashlib.blake2b(
         _encoded(cluster) + _encoded(query_id) + _encoded(str(batch_id)), digest_size=_DIGEST_BYTES
@@ -205,14 +205,19 @@ def decision_ids(decisions: Iterable[tuple[str, ...]], *, cluster: str, query_id
     return ids
 
 
-def _encoded(part: str) -> bytes:
+def _encoded(part: str | None) -> bytes:
+    if part is None:
+        return b"\xff" * 8  # no text is that long
     # surrogatepass: a name in JSON can contain a lone surrogate. It must get an id, not an exception.
     text = part.encode("utf-8", "surrogatepass")
     return len(text).to_bytes(8, "big") + text
 
 
 class DecisionRow(c.PipelineRow):
-    """A violated quota of one client in one batch, with all figures from which its throttle time is computed."""
+    """A violated quota of one client or user in one batch, with the figures from which its throttle time is computed.
+
+    A sensor that is held as a whole has one row without a client-id, and rows of the clients that used it most.
+    """
 
     batch_id: c.Number = c.field("The micro-batch.")
     time_epoch: c.Number = c.TIME_EPOCH
@@ -220,7 +225,10 @@ class DecisionRow(c.PipelineRow):
     evaluated_at: c.Instant = c.field("`evaluated_at_ms` as a timestamp.")
     broker_id: c.Name = c.field('The broker in broker scope; "" in cluster scope.')
     user: c.Name = c.field("The user that sent the usage.")
-    client_id: c.Name = c.field("The client-id that sent the usage.")
+    client_id: c.Name | None = c.field(
+        "The client-id that sent the usage; null in the row of a sensor that is held as a whole: all client-ids of "
+        "the user that have no sensor of their own."
+    )
     quota_type: c.QuotaTypeName = c.field("The violated quota.")
     observed: c.Rate = c.field("O, the rate over the window.")
     bound: c.Rate = c.field("T, the quota.")
@@ -234,7 +242,14 @@ class DecisionRow(c.PipelineRow):
     mode: Annotated[Literal["enforce", "shadow"], c.Unit("mode")] = c.field(
         "Of the quota. `shadow`: recorded, never published."
     )
-    applied: c.Flag = c.field("True for the one quota whose throttle time applies to the client.")
+    asks_hold: c.Flag = c.field(
+        "True if the row asks for a hold: the row of a sensor that is held as a whole, and of a client that is held on "
+        "its own the quota with the longest wait."
+    )
+    more_clients: c.Count | None = c.field(
+        "How many clients of the sensor have no row, because at most 100 do, those that used the most; null in rows of "
+        "clients."
+    )
     decision_id: c.Name = c.field("The id in the throttle's records.")
     quota_version: c.Number = c.field("Version of the quota table.")
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")

@@ -1,6 +1,6 @@
 """Throttles: the record of the throttle topic, the row of `throttle_events` that stores it first, and the roll-up.
 
-A record says that a client must wait until an instant, or may go on.
+A record says that a client, or all client-ids of a user but some, must wait until an instant, or may go on.
 """
 
 import json
@@ -9,19 +9,22 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import to_json
 
 from schemas import columns as c
 from schemas.errors import UnreadableRecord
-from schemas.names import ClientKey
+from schemas.names import Target
 
 Action = Annotated[Literal["throttle", "release"], c.Unit("action")]
-Cause = Annotated[Literal["violation", "extended", "renewed", "expired", "quota_changed", "recovered"], c.Unit("cause")]
+Cause = Annotated[
+    Literal["violation", "debt", "extended", "renewed", "expired", "quota_changed", "forgiven", "recovered"],
+    c.Unit("cause"),
+]
 
 Verb = Literal["throttle", "extend", "renew", "release"]
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 JOB_HEADER: Final = "ce_kquotajob"
 
@@ -29,6 +32,9 @@ SENSOR_FIELD: Final = "sensor"
 """The one field of a record that is two columns of `throttle_events`: `SENSOR`."""
 SENSOR: Final = ("sensor_user", "sensor_client_id")
 _KEY: Final = ("cluster", "broker_id", "user", "client_id")
+
+_CLIENT_ID: Final = "The client-id. Null: the throttle holds all client-ids of the user but `except_client_ids`."
+_EXCEPT: Final = "The client-ids that a throttle of all client-ids does not hold; null for the throttle of one client."
 
 
 class ThrottleRecord(BaseModel):
@@ -45,14 +51,17 @@ class ThrottleRecord(BaseModel):
     cluster: c.Name = c.CLUSTER
     broker_id: c.Name = c.field('The broker to which the throttle applies; "" for the whole cluster.')
     user: c.Name = c.field("The user, as authenticated.", min_length=1)
-    client_id: c.Name = c.field('The client-id; "" if the client has none.')
+    client_id: c.Name | None = c.field(f'{_CLIENT_ID} "" is a client without a client-id.')
+    except_client_ids: c.Names | None = c.field(_EXCEPT, default=None)
     throttle_time_ms: c.DurationMs = c.field(
         "How long to wait, from the instant at which the record was stored; 0 for a release.", ge=0
     )
     throttled_until_ms: c.EpochMs = c.field(
         "The end of the throttle, exclusive, as wall-clock time; for a release when it was stored.", ge=0
     )
-    quota_type: c.QuotaTypeName = c.field("Which quota is violated; if several are, the one that applies.")
+    quota_type: c.QuotaTypeName = c.field(
+        "Which quota is violated. A client is held for the one that asks for the longest wait, a user for each of them."
+    )
     sensor: Annotated[tuple[str, str], c.Unit("names")] = c.field(
         'User and client-id part of the sensor that the rate belongs to; "" for a part it does not have.'
     )
@@ -62,13 +71,13 @@ class ThrottleRecord(BaseModel):
     tokens: c.Tokens | None = c.field("Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
     owed_ms: c.DurationMs = c.field("How much longer the client must wait, as seen when it was decided.", ge=0)
     cause: Cause = c.field(
-        "Why the record was published. `recovered` is reserved: readers accept it, no job writes it."
+        "Why the record was published. `debt`, `forgiven` and `recovered` are reserved: no job writes them."
     )
     decision_id: c.Name = c.field("The decision that began the throttle; renewals and release keep it.", min_length=1)
     publish_seq: c.Number = c.field("Position among all records of the job; no gaps.", ge=0)
     batch_id: c.Number = c.field("The last micro-batch whose usage the record is based on.")
     quota_version: c.Number = c.field("Version of the quota table the record is based on.", ge=0)
-    schema_version: c.Number = c.field("Version of this schema.", default=SCHEMA_VERSION, ge=1)
+    schema_version: Annotated[Literal[2], c.Unit("ordinal number")] = c.field("Version of this schema.")
 
     @classmethod
     def from_value(cls, value: bytes) -> Self:
@@ -77,7 +86,8 @@ class ThrottleRecord(BaseModel):
         Unknown fields are dropped, because a consumer may be older than the pipeline.
 
         Raises:
-            UnreadableRecord: it is not a JSON object, or a field is missing or has the wrong type or range.
+            UnreadableRecord: it is not a JSON object, a field is missing or has the wrong type or range, or it is of
+                another version of the schema: its reader leaves the client alone.
         """
         try:
             parsed: Any = json.loads(value)
@@ -87,14 +97,27 @@ class ThrottleRecord(BaseModel):
         except ValidationError as exc:
             first = exc.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
-            raise UnreadableRecord(cls.__name__, f"{where}: {first['msg']}", value) from exc
+            raise UnreadableRecord(cls.__name__, f"{where}: {first['msg']}".removeprefix(": "), value) from exc
         except ValueError as exc:
             raise UnreadableRecord(cls.__name__, f"it is not JSON: {exc}", value) from exc
 
+    @model_validator(mode="after")
+    def _excepts_only_of_a_user(self) -> Self:
+        if (self.client_id is None) != (self.except_client_ids is not None):
+            message = "except_client_ids is for a throttle without client_id"
+            raise ValueError(message)
+        return self
+
     @property
-    def client(self) -> ClientKey:
+    def target(self) -> Target:
         """Whom it throttles."""
-        return ClientKey(self.broker_id, self.user, self.client_id)
+        return Target.of(dict(self))
+
+    def holds(self, user: str, client_id: str) -> bool:
+        """Whether it names this client: it, or its user without it among the exceptions."""
+        if self.client_id is None:
+            return self.user == user and client_id not in (self.except_client_ids or ())
+        return (self.user, self.client_id) == (user, client_id)
 
     @property
     def written_ms(self) -> int:
@@ -130,7 +153,8 @@ class ThrottleEventRow(c.PipelineRow):
     cause: Cause = c.field("Why the record was published.")
     broker_id: c.Name = c.field('The broker to which the throttle applies; "" for the whole cluster.')
     user: c.Name = c.field("The user.")
-    client_id: c.Name = c.field("The client-id.")
+    client_id: c.Name | None = c.field(_CLIENT_ID)
+    except_client_ids: c.Names | None = c.field(_EXCEPT)
     quota_type: c.QuotaTypeName = c.field("The quota that applies.")
     throttle_time_ms: c.DurationMs = c.field("How long to wait, from the instant at which the row was written.")
     throttled_until_ms: c.EpochMs = c.field("The end of the throttle, exclusive, as wall-clock time.")
@@ -163,8 +187,9 @@ class Message(NamedTuple):
 def message_of(row: Mapping[str, Any], job: str) -> Message:
     """The message of a stored row, of which it needs `MESSAGE_COLUMNS`.
 
-    * key: The JSON array `[cluster, broker_id, user, client_id]`, compact, in UTF-8. Equal parts give equal keys, so
-      that compaction keeps the last record of each throttled client.
+    * key: The JSON array `[cluster, broker_id, user, client_id]`, compact, in UTF-8; of all client-ids of a user it is
+      `[cluster, broker_id, user, null, quota_type]`. Equal parts give equal keys, so that compaction keeps the last
+      record of each target.
     * value: The fields of `ThrottleRecord` as one compact JSON object in UTF-8, including those that are null.
     * headers: The CloudEvents 1.0 attributes in Kafka's binary content mode. `ce_id` is the decision and the publish
       sequence, so a record that is published twice has one id; `ce_time` is when the record was stored. `kquotajob` is
@@ -182,7 +207,8 @@ def message_of(row: Mapping[str, Any], job: str) -> Message:
         ("ce_time", stored_at.isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()),
         ("content-type", b"application/json"),
     ]
-    return Message(to_json([row[name] for name in _KEY]), to_json(fields), headers)
+    key = [row[name] for name in _KEY] + ([row["quota_type"]] if row["client_id"] is None else [])
+    return Message(to_json(key), to_json(fields), headers)
 
 
 def written_ms(row: Mapping[str, Any]) -> int:
@@ -212,7 +238,7 @@ class ThrottleByMinuteRow(c.Row):
     cluster: c.Name = c.CLUSTER
     broker_id: c.Name = c.field('The broker to which the throttle applies; "" for the whole cluster.')
     user: c.Name = c.field("The user.")
-    client_id: c.Name = c.field('The client-id; "" if the client has none.')
+    client_id: c.Name | None = c.field('The client-id; "" if the client has none; null for all client-ids of the user.')
     quota_type: c.QuotaTypeName = c.field("The quota for which the client was held.")
     owner: c.Text | None = c.field(
         "Who was responsible: the owner of the most specific quota row that covers the client and names "
