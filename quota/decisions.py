@@ -1,4 +1,8 @@
-"""The rows of a decision: every violated quota of every client that sent usage, and which one applies."""
+"""The rows of a decision: every violated quota of every client that sent usage, and which of them ask for a hold.
+
+A throttle of a user's sensor holds the user, for each quota type on its own: all client-ids of the sensor, also those
+that it has not seen. So a new name does not evade it. Other sensors are held client by client.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -31,10 +35,15 @@ SCHEMA: Final = pa.schema(
             pa.int64(), "window_ms", "raw_throttle_time_ms", "max_throttle_time_ms", "throttle_time_ms", "level"
         ),
         *columns_of(pa.string(), *SENSOR, "mode"),
-        ("applied", pa.bool_()),
+        ("asks_hold", pa.bool_()),
     ]
 )
 """Columns of `QuotaEngine.record`: those of `decisions` without ids. Only `max_throttle_time_ms` can be null."""
+STORED: Final = SCHEMA.append(pa.field("more_clients", pa.int64()))
+"""Columns of `Decisions.stored`."""
+
+MOST_CLIENTS: Final = 100
+"""The most clients of a sensor that is held as a whole that have a row in `decisions`: those that used the most."""
 
 _MODES: Final = ("enforce", "shadow")
 
@@ -43,14 +52,17 @@ _MODES: Final = ("enforce", "shadow")
 class Violations:
     """n violated quotas, at most one per side, type and entity. All arrays are of n.
 
-    `types` are positions in `QUOTA_TYPES`, `rows` a usage row of each entity. Of the sensor's tags it has a user, a
-    client-id, or both.
+    `types` are positions in `QUOTA_TYPES`, `rows` a usage row of each entity, and `used` what it used of the type in
+    the batch. Of the sensor's tags it has a user, a client-id, or both. Where `holds_user`, it is held as a whole.
     """
 
     sides: Ints
     types: Ints
     rows: Ids
     entities: Ids
+    used: Floats
+    sensors: Ids
+    holds_user: Flags
     observed: Floats
     bound: Floats
     window_ms: Ints
@@ -72,7 +84,7 @@ class Violations:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Why each of n clients must wait: the figures of one quota type, that with the longest wait.
+    """Why each of n clients, or users, must wait: the figures of one quota type, for a client the longest wait's.
 
     Attributes:
         quota_type: positions in `QUOTA_TYPES`.
@@ -106,18 +118,20 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The applied decisions of a batch: the throttles that n clients are asked to obey, one each, in no order.
+    """The throttles that a batch asks n targets to obey, clients and users, one each, in no order.
 
     Attributes:
         names: of all rows of the usage.
-        rows: a row of usage of each client.
-        keys: the key of each client: `HashedNames.entity_keys`.
+        rows: a row of usage of each.
+        keys: the key of each: `target_keys`.
+        holds_user: whether the target is the user.
         throttle_time_ms: X of each, after the cap, above 0.
     """
 
     names: EntityNames
     rows: Ids
     keys: Pair
+    holds_user: Flags
     claims: Claims
     throttle_time_ms: Ints
 
@@ -127,7 +141,27 @@ class Asked:
     def take(self, rows: Ids | Flags) -> "Asked":
         """Some of them."""
         keys, claims = some_of(self.keys, rows), self.claims.take(rows)
-        return Asked(self.names, self.rows[rows], keys, claims, self.throttle_time_ms[rows])
+        return Asked(self.names, self.rows[rows], keys, self.holds_user[rows], claims, self.throttle_time_ms[rows])
+
+    def targets(self) -> pa.Table:
+        """Whom they hold: broker_id, user, and client_id, null for a user."""
+        broker, user, client_id = self.names.take(self.rows)
+        return pa.table({"broker_id": broker, "user": user, "client_id": null_where(self.holds_user, client_id)})
+
+
+_OF_TYPE: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+def target_keys(of_entities: Pair, quota_types: Ints, holds_user: Flags) -> Pair:
+    """The keys of n targets.
+
+    A client has the key of its entity. A user has that of its sensor, which is the key of the entity with an empty
+    client-id, moved by the quota type.
+
+    * `quota_types`: Positions in `QUOTA_TYPES`; of no account for a client.
+    """
+    moved = np.where(holds_user, quota_types + 1, 0).astype(np.uint64) * _OF_TYPE
+    return of_entities[0] + moved, of_entities[1] + moved
 
 
 _NO_IDS: Final = np.zeros(0, np.int64)
@@ -138,6 +172,7 @@ NOTHING_ASKED: Final = Asked(
     EntityNames(pa.table({"user": pa.array([], pa.string()), "client_id": pa.array([], pa.string())}), False),
     _NO_IDS,
     (_NO_WORDS, _NO_WORDS),
+    _NO_FLAGS,
     Claims(_NO_IDS, _NO_FLAGS, _NO_FLAGS, _NO_FLOATS, _NO_FLOATS, _NO_IDS, _NO_FLOATS, _NO_IDS, _NO_IDS),
     _NO_IDS,
 )
@@ -145,37 +180,27 @@ NOTHING_ASKED: Final = Asked(
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All n violations of a batch, X of each before and after the cap (`NO_CAP` for none), and which one applies.
-
-    `first` has per entity the position of one of its violations, `local` per violation the place of its entity there.
-    """
+    """All n violations of a batch, X of each before and after the cap (`NO_CAP` for none), and which ask for a hold."""
 
     violations: Violations
-    first: Ids
-    local: Ids
     raw_ms: Ints
     cap_ms: Ints
     capped_ms: Ints
-    applied: Flags
+    asks_hold: Flags
 
 
 def judge(parts: list[Violations], caps: ThrottleCaps, sample_window_ms: int) -> Judged:
-    """Compute X of all violations, at least one part, each of one quota type, and which of them apply.
+    """Compute X of all violations, at least one part, each of one quota type, and which of them ask for a hold.
 
-    Of an entity's enforced violations with a capped throttle time above 0, the one with the largest applies. Of equal
-    ones it is that of the request quota, then that of the producer quota.
+    Only enforced ones with a capped throttle time above 0 do: all of a sensor that is held as a whole, and of an
+    entity's others the one with the largest time. Of equal ones it is the request quota's, then the producer quota's.
     """
     found = Violations.joined(parts)
-    if len(parts) == 1:  # each entity is there once
-        first = local = np.arange(len(found.entities))
-    else:
-        _, first, local = np.unique(found.entities, return_index=True, return_inverse=True)
     raw_ms = throttle_time_ms(found.observed, found.bound, found.window_ms)
     caps_ms = [caps.max_throttle_time_ms(int(part.types[0]), part.window_ms, sample_window_ms) for part in parts]
     cap_ms = np.concatenate(caps_ms)
     capped_ms = np.where(cap_ms == NO_CAP, raw_ms, np.minimum(raw_ms, cap_ms))
-    applied = _applied(local, found.types, found.sides, capped_ms, len(first))
-    return Judged(found, first, local, raw_ms, cap_ms, capped_ms, applied)
+    return Judged(found, raw_ms, cap_ms, capped_ms, _asking(found, capped_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,60 +212,80 @@ class Decisions:
 
     def table(self) -> pa.Table:
         """The violations as rows of `SCHEMA`: see `QuotaEngine.record`."""
-        return SCHEMA.empty_table() if self.judged is None else decisions_table(self.judged, self.names)
+        if self.judged is None:
+            return SCHEMA.empty_table()
+        every = np.arange(len(self.judged.raw_ms))
+        return _rows(self.judged, self.names, every, np.zeros(len(every), np.bool_)).select(SCHEMA.names)
+
+    def stored(self) -> pa.Table:
+        """The violations as rows of `STORED`, in the order of `QuotaEngine.record`.
+
+        A sensor that is held as a whole has one row without a client-id before `MOST_CLIENTS` of its clients. Only
+        that row asks for a hold, and it has the number of clients without a row.
+        """
+        if self.judged is None:
+            return STORED.empty_table()
+        found = self.judged.violations
+        alone = np.flatnonzero(~found.holds_user)
+        if len(alone) == len(found.types):
+            return _rows(self.judged, self.names, alone, np.zeros(len(alone), np.bool_))
+        whole = np.flatnonzero(found.holds_user)
+        sensors = np.stack([found.sides[whole], found.types[whole], found.sensors[whole]])
+        _, first, sensor = np.unique(sensors, axis=1, return_index=True, return_inverse=True)
+        sensor = sensor.ravel()
+        _, _, client_id = self.names.take(found.rows[whole])
+        by_name = np.argsort(pc.sort_indices(client_id).to_numpy())
+        rank = np.lexsort((by_name, -found.used[whole], sensor))
+        sizes = np.bincount(sensor)
+        place = np.empty(len(whole), np.int64)
+        place[rank] = np.arange(len(whole)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        shown = whole[place < MOST_CLIENTS]
+        rows = np.concatenate([alone, whole[first], shown])
+        is_sensor = np.repeat([False, True, False], [len(alone), len(first), len(shown)])
+        more = np.concatenate([alone * 0, np.maximum(sizes - MOST_CLIENTS, 0), shown * 0])
+        return _rows(self.judged, self.names, rows, is_sensor, more)
 
 
-def decisions_table(judged: Judged, names: EntityNames) -> pa.Table:
-    """The violations as rows, sorted by broker, user, client-id (by code point), type, and enforced ones first."""
-    found = judged.violations
-    broker, user, client_id = names.take(found.rows[judged.first])
-    has_brokers = names.broker_id is not None
-    rank = _ranks(*((broker,) if has_brokers else ()), user, client_id)[judged.local]
-    order = np.argsort((rank * len(QUOTA_TYPES) + found.types) * len(_MODES) + found.sides)
-    at = pa.array(judged.local[order])
-    user, client_id = user.take(at), client_id.take(at)
-    cap_ms = judged.cap_ms[order]
+def _rows(judged: Judged, names: EntityNames, rows: Ids, is_sensor: Flags, more: Ints | None = None) -> pa.Table:
+    """Violations as rows of `STORED`: by broker, user, client-id (by code point, none first), type, enforced first."""
+    found = judged.violations.take(rows)
+    broker, user, client_id = names.take(found.rows)
+    client_id = null_where(is_sensor, client_id)
+    by = {"broker": broker, "user": user, "is_named": (~is_sensor).astype(np.int8), "client_id": client_id}
+    by |= {"type": found.types, "side": found.sides}
+    keys = [(name, "ascending") for name in by if name != "broker" or names.broker_id is not None]
+    order = pc.sort_indices(pa.table(by), keys)
+    at = order.to_numpy()
+    rows, found, is_sensor = rows[at], found.take(at), is_sensor[at]
+    user, client_id = user.take(order), client_id.take(order)
+    cap_ms = judged.cap_ms[rows]
     columns = [
-        broker.take(at) if has_brokers else pa.repeat("", len(order)),
+        broker.take(order),
         user,
         client_id,
-        names_of(QUOTA_TYPES, found.types[order]),
-        *(pa.array(column[order]) for column in (found.observed, found.bound, found.window_ms, judged.raw_ms)),
+        names_of(QUOTA_TYPES, found.types),
+        *(pa.array(column) for column in (found.observed, found.bound, found.window_ms, judged.raw_ms[rows])),
         pa.array(cap_ms, mask=cap_ms == NO_CAP),
-        pa.array(judged.capped_ms[order]),
-        pa.array(found.level[order]),
-        names_where(found.has_user[order], user),
-        names_where(found.has_client_id[order], client_id),
-        names_of(_MODES, found.sides[order]),
-        pa.array(judged.applied[order]),
+        pa.array(judged.capped_ms[rows]),
+        pa.array(found.level),
+        names_where(found.has_user, user),
+        names_where(found.has_client_id, client_id),
+        names_of(_MODES, found.sides),
+        pa.array(judged.asks_hold[rows] & (is_sensor | ~found.holds_user | (more is None))),
+        pa.array(np.zeros(len(rows), np.int64) if more is None else more[at], mask=~is_sensor),
     ]
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
+    return pa.Table.from_arrays(columns, schema=STORED)
 
 
-def _ranks(*columns: pa.Array) -> Ids:
-    names = [str(i) for i in range(len(columns))]
-    table = pa.table(dict(zip(names, columns, strict=True)))
-    order = pc.sort_indices(table, [(name, "ascending") for name in names]).to_numpy().astype(np.int64)
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    return ranks
-
-
-def _applied(local: Ids, types: Ints, sides: Ints, capped_ms: Ints, num_entities: int) -> Flags:
-    """True for the row that applies to its entity: the largest above 0, of equal ones the first in `TIE_ORDER`."""
-    largest = np.zeros(num_entities, np.int64)
-    row_that_applies = np.full(num_entities, -1, np.int64)
-    of_side = sides == Side.ENFORCED
-    for quota_type in TIE_ORDER:
-        rows = ((types == quota_type) & of_side).nonzero()[0]
-        if not len(rows):
-            continue
-        rows = rows[capped_ms[rows] > largest[local[rows]]]
-        largest[local[rows]] = capped_ms[rows]
-        row_that_applies[local[rows]] = rows
-    applied = np.zeros(len(local), np.bool_)
-    applied[row_that_applies[row_that_applies >= 0]] = True
-    return applied
+def _asking(found: Violations, capped_ms: Ints) -> Flags:
+    """Which violations ask for a hold: see `judge`. Of equal times of an entity it is the first in `TIE_ORDER`."""
+    asks: Flags = (found.sides == Side.ENFORCED) & (capped_ms > 0)
+    rows = np.flatnonzero(asks & ~found.holds_user)
+    tie = np.argsort(TIE_ORDER)[found.types[rows]]
+    in_order = rows[np.lexsort((tie, -capped_ms[rows], found.entities[rows]))]
+    is_first = np.append(True, found.entities[in_order[1:]] != found.entities[in_order[:-1]])[: len(in_order)]
+    asks[in_order[~is_first]] = False
+    return asks
 
 
 def names_of(words: tuple[str, ...], codes: Ints) -> pa.Array:
@@ -251,3 +296,8 @@ def names_of(words: tuple[str, ...], codes: Ints) -> pa.Array:
 def names_where(condition: Flags, names: pa.Array) -> pa.Array:
     """The name where the condition is true, "" elsewhere."""
     return names if condition.all() else pc.if_else(pa.array(condition), names, pa.scalar(""))
+
+
+def null_where(condition: Flags, names: pa.Array) -> pa.Array:
+    """Null where the condition is true, the name elsewhere."""
+    return pc.if_else(pa.array(condition), pa.scalar(None, pa.string()), names) if condition.any() else names

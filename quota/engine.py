@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quota.arrays import Flags, Floats, Ids, Ints
@@ -22,6 +23,7 @@ from quota.decisions import (
     judge,
     names_of,
     names_where,
+    target_keys,
 )
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument, InvalidUsage
@@ -184,7 +186,8 @@ class QuotaEngine:
         Returns:
             One row for each entity and quota type that had usage in this batch and whose rate is above the bound; none
             for a sensor of which all usage in this batch is late. One more row if it is above the bound of a shadow
-            row. For columns and order see `quota.decisions`.
+            row. Where `asks_hold`, the client is to be held, alone or with its user. For columns and order see
+            `quota.decisions`.
 
         Raises:
             InvalidUsage: the table or the instant breaks these rules. No sensor was changed.
@@ -203,16 +206,20 @@ class QuotaEngine:
         judged = decisions.judged
         if judged is None:
             return NOTHING_ASKED
-        rows = judged.applied.nonzero()[0]
+        rows = judged.asks_hold.nonzero()[0]
         if not len(rows):
             return NOTHING_ASKED
         found = judged.violations.take(rows)
+        if found.holds_user.any():  # one of each sensor and type
+            of_users = np.flatnonzero(found.holds_user)
+            _, first = np.unique(found.sensors[of_users] * len(QUOTA_TYPES) + found.types[of_users], return_index=True)
+            rows = rows[np.concatenate([np.flatnonzero(~found.holds_user), of_users[first]])]
+            found = judged.violations.take(rows)
         tokens = np.full(len(rows), np.nan)
         for quota_type in range(len(QUOTA_TYPES)) if self.carry_debt else ():
             at = (found.types == quota_type).nonzero()[0]
             if len(at):
-                sensors = self._sensors.entities.sensors((Side.ENFORCED, quota_type), found.entities[at])
-                tokens[at] = self._tokens(quota_type, sensors, found.bound[at], evaluated_at_ms)
+                tokens[at] = self._tokens(quota_type, found.sensors[at], found.bound[at], evaluated_at_ms)
         owed_ms = owed_time_ms(found.observed, found.window_ms, np.nan_to_num(tokens), found.bound)
         claims = Claims(
             quota_type=found.types,
@@ -225,22 +232,28 @@ class QuotaEngine:
             owed_ms=owed_ms,
             level=found.level,
         )
-        return Asked(
-            decisions.names, found.rows, self._sensors.entities.keys(found.entities), claims, judged.capped_ms[rows]
-        )
+        of_clients, of_sensors = self._sensors.entities.keys(found.entities), self._sensors.numbers.keys(found.sensors)
+        keys = tuple(np.where(found.holds_user, *halves) for halves in zip(of_sensors, of_clients, strict=True))
+        keys = target_keys((keys[0], keys[1]), found.types, found.holds_user)
+        return Asked(decisions.names, found.rows, keys, found.holds_user, claims, judged.capped_ms[rows])
 
-    def keys_of(self, clients: pa.Table) -> Pair:
-        """The keys of clients, by their names: columns broker_id, user, client_id."""
-        return EntityNames(clients, has_brokers=True).hashed(self._sensors.seeds).entity_keys()
+    def keys_of(self, targets: pa.Table, quota_types: Ints) -> Pair:
+        """The keys of targets, by their names: columns broker_id, user, and client_id, null for a user."""
+        hashes = EntityNames(targets, has_brokers=True).hashed(self._sensors.seeds)
+        return target_keys(hashes.entity_keys(), quota_types, _are_users(targets))
+
+    def except_client_ids(self, user: str, quota_type: int) -> tuple[str, ...] | None:
+        """The client-ids that a throttle of a user does not hold: see `Resolution.except_client_ids`."""
+        return self._sensors.resolution.except_client_ids(user, quota_type)
 
     def claims(self, keys: Pair, preferred: Ints, at_ms: int | Ints) -> tuple[Claims, Flags]:
-        """What clients owe at an instant, or each at its own, by the type that owes most: the figures of `evaluate`.
+        """What targets owe at an instant, or each at its own, by the type that owes most: the figures of `evaluate`.
 
-        Reads only. No name is looked up: for a client that has not sent usage under the quotas in force, or that no
-        enforced quota bounds, the figures say nothing.
+        Reads only. No name is looked up: for a user, for a client that has not sent usage under the quotas in force,
+        or that no enforced quota bounds, the figures say nothing: `claims_by_name` has them.
 
         Args:
-            keys: of the clients: see `Asked`.
+            keys: of the targets: see `Asked`.
             preferred: the quota type of each where several types ask for the same wait.
 
         Returns:
@@ -256,7 +269,8 @@ class QuotaEngine:
             quota_type = key[1]
             ids = sensors[quota_type] = self._sensors.entities.sensors(key, entities)
             is_known &= ids != UNRESOLVED
-            bound[quota_type] = self._sensors.by_key[key].bound[ids]
+            of_type = self._sensors.by_key[key]
+            bound[quota_type] = np.where(of_type.holds_user[ids], np.inf, of_type.bound[ids])
             if np.isinf(bound[quota_type]).all():
                 continue  # it owes nothing
             observed[quota_type], window_ms[quota_type] = self._observed(key, ids, at_ms)
@@ -267,9 +281,9 @@ class QuotaEngine:
         at = types, np.arange(len(types))
         level = np.zeros(len(types), np.int64)
         for quota_type in range(len(QUOTA_TYPES)):
-            if of_type := self._sensors.by_key.get((Side.ENFORCED, quota_type)):
+            if enforcing := self._sensors.by_key.get((Side.ENFORCED, quota_type)):
                 rows = (types == quota_type).nonzero()[0]
-                level[rows] = of_type.level.take(sensors[quota_type, rows], mode="clip")
+                level[rows] = enforcing.level.take(sensors[quota_type, rows], mode="clip")
         numbers, own = self._sensors.numbers, sensors[at]
         has_user, has_client_id = (
             flags.take(own, mode="clip") if len(flags) else np.zeros(len(own), np.bool_)
@@ -287,6 +301,26 @@ class QuotaEngine:
             level=level,
         )
         return claims, is_known & np.isfinite(claims.bound)
+
+    def claims_by_name(self, targets: pa.Table, preferred: Ints, at_ms: int | Ints) -> Claims:
+        """What targets owe, as `claims`, by their names: columns broker_id, user, and client_id, null for a user.
+
+        A client owes only what its user is not held for, a user what its sensor owes of the preferred type. Without
+        a bound that is nothing, and the bound is infinity.
+        """
+        self._check_instant(int(np.min(at_ms, initial=_LAST_MS)))
+        names = EntityNames(targets, self.scope == "broker")
+        columns = self._of_types(names, partial(self._claimed, at_ms=at_ms))
+        found = (column.reshape(-1, len(QUOTA_TYPES)).T for column in columns)
+        level, has_user, has_client_id, holds_user, observed, bound, window_ms, tokens, owed_ms = found
+        of_user = _are_users(targets)
+        is_own = holds_user == of_user
+        is_own &= ~of_user | (np.arange(len(QUOTA_TYPES))[:, None] == preferred)
+        bound, owed_ms = np.where(is_own, bound, np.inf), np.where(is_own, owed_ms, 0)
+        types = type_that_owes_most(owed_ms, preferred)
+        at = types, np.arange(len(types))
+        figures = has_user, has_client_id, observed, bound, window_ms, tokens, owed_ms, level
+        return Claims(types, *(column[at] for column in figures))
 
     def evaluate(self, entities: pa.Table, evaluated_at_ms: int | Ints) -> pa.Table:
         """Say what entities owe at an instant, or each at its own. Reads only.
@@ -444,6 +478,17 @@ class QuotaEngine:
         left = self._tokens(quota_type, ids, resolved.bound, now_ms) if self.carry_debt else np.zeros(len(hashes))
         return rate, resolved.bound, span_ms, left, owed_time_ms(rate, span_ms, left, resolved.bound)
 
+    def _claimed(
+        self, hashes: HashedNames, candidates: Candidates, quota_type: int, at_ms: int | Ints
+    ) -> tuple[Ints, Flags, Flags, Flags, Floats, Floats, Ints, Floats, Ints]:
+        """Level, tags, whether the user is held, and the figures of `_owed`; tokens are NaN where none are kept."""
+        resolved = self._sensors.resolution.resolve(hashes, candidates, Side.ENFORCED, quota_type)
+        observed, bound, window_ms, tokens, owed_ms = self._owed(hashes, candidates, quota_type, at_ms)
+        tokens = np.where(np.isfinite(bound) & self.carry_debt, tokens, np.nan)
+        level = self._sensors.resolution.levels_of(resolved.quota)
+        tags = resolved.has_user, resolved.has_client_id, resolved.holds_user
+        return level, *tags, observed, bound, window_ms, tokens, owed_ms
+
     def _used(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, side: Side, now_ms: int
     ) -> tuple[Ids, Floats, Flags, Flags, Floats, Ints]:
@@ -549,9 +594,10 @@ class QuotaEngine:
         present = batch.measures[quota_type].present
         if present is not None:
             rows = rows[present[rows]]
+        used = batch.measures[quota_type].values[rows].astype(np.float64)
         if len(rows) > 1:
-            _, first = np.unique(entities[rows], return_index=True)
-            rows = rows[first]
+            _, first, place = np.unique(entities[rows], return_index=True, return_inverse=True)
+            rows, used = rows[first], np.bincount(place, used).astype(np.float64)
         of_entity = of_row[rows]
         place = np.empty(self.num_sensors, np.int64)
         place[ids] = np.arange(len(ids))
@@ -560,6 +606,9 @@ class QuotaEngine:
             types=np.full(len(rows), quota_type, np.int64),
             rows=rows,
             entities=entities[rows],
+            used=used,
+            sensors=of_entity,
+            holds_user=sensors.holds_user[of_entity],
             observed=observed[place[of_entity]],
             bound=sensors.bound[of_entity],
             window_ms=window_ms[place[of_entity]],
@@ -574,3 +623,7 @@ def _key_columns(names: EntityNames) -> list[pa.Array]:
     types = len(QUOTA_TYPES)
     rows = np.repeat(np.arange(names.num_rows), types)
     return [*names.take(rows), names_of(QUOTA_TYPES, np.tile(np.arange(types), names.num_rows))]
+
+
+def _are_users(targets: pa.Table) -> Flags:
+    return np.asarray(pc.is_null(targets["client_id"]).to_numpy(), np.bool_)

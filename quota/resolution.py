@@ -131,7 +131,7 @@ class ClientsApart:
         return () if user in self._own else self._of_default
 
     def one_by_one(self) -> tuple[list[str], list[str], bool]:
-        """The users that are held one by one, those that are not, and whether all others are without a row of theirs."""
+        """The users whose clients are held one by one, other users with rows, and whether it is so for all the rest."""
         named = [user for user, excepted in self._of_user.items() if excepted is None]
         return named, [*self._own.union(self._of_user).difference(named)], self._of_default is None
 

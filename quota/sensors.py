@@ -45,8 +45,8 @@ _MAX_CHUNKS: Final = 256
 class TypeSensors:
     """Samples and buckets (None: no debt is carried) of each sensor, for one quota type on one side, and its quota.
 
-    T, the level and (on the shadow side) whether it is a shadow row are of the last time that one of its entities was
-    resolved: infinity, 0 and False for no quota.
+    T, the level, whether a throttle holds the user, and (on the shadow side) whether it is a shadow row are of the last
+    time that one of its entities was resolved: infinity, 0 and False for no quota.
     """
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
@@ -55,6 +55,7 @@ class TypeSensors:
         self.bound = np.zeros(0, np.float64)
         self.level = np.zeros(0, np.int64)
         self.is_shadow = np.zeros(0, np.bool_)
+        self.holds_user = np.zeros(0, np.bool_)
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors."""
@@ -63,6 +64,7 @@ class TypeSensors:
             return
         self.bound = np.pad(self.bound, (0, room), constant_values=np.inf)
         self.level, self.is_shadow = np.pad(self.level, (0, room)), np.pad(self.is_shadow, (0, room))
+        self.holds_user = np.pad(self.holds_user, (0, room))
         self.windows.grow(capacity)
         if self.buckets is not None:
             self.buckets.grow(capacity)
@@ -72,6 +74,7 @@ class TypeSensors:
         self.bound = self.bound[: len(kept)][kept]
         self.level = self.level[: len(kept)][kept]
         self.is_shadow = self.is_shadow[: len(kept)][kept]
+        self.holds_user = self.holds_user[: len(kept)][kept]
         self.windows.keep(kept)
         if self.buckets is not None:
             self.buckets.keep(kept)
@@ -118,6 +121,10 @@ class SensorNumbers:
     def capacity(self) -> int:
         """The number of sensors for which there is room."""
         return self.used_at_ms.size
+
+    def keys(self, sensors: Ids) -> Pair:
+        """The keys of sensors, each that of an entity in which a name that is not a tag is ""."""
+        return self._index.keys(sensors)
 
     def names(self, sensors: Ids) -> pa.Table:
         """The columns broker_id, sensor_user and sensor_client_id of some sensors."""
@@ -338,6 +345,7 @@ class SensorTable:
             self.entities.of_key[key][entities] = ids
             self.by_key[key].bound[ids] = resolved.bound
             self.by_key[key].level[ids] = self.resolution.levels_of(resolved.quota)
+            self.by_key[key].holds_user[ids] = resolved.holds_user
             if key[0] is Side.SHADOW:
                 self.by_key[key].is_shadow[ids] = self.resolution.is_shadow(resolved.quota)
 

@@ -192,7 +192,9 @@ def decision_id(
     return decision_ids([client], cluster=cluster, query_id=query_id, batch_id=batch_id)[0]
 
 
-def decision_ids(decisions: Iterable[tuple[str | None, ...]], *, cluster: str, query_id: str, batch_id: int) -> list[str]:
+def decision_ids(
+    decisions: Iterable[tuple[str | None, ...]], *, cluster: str, query_id: str, batch_id: int
+) -> list[str]:
     """The `decision_id` of each decision of a batch, by its broker_id, user, client_id and quota_type."""
     shared = hashlib.blake2b(
         _encoded(cluster) + _encoded(query_id) + _encoded(str(batch_id)), digest_size=_DIGEST_BYTES

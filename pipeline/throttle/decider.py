@@ -14,6 +14,7 @@ from threading import Lock
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipeline.clock import Moment
 from pipeline.throttle.lifecycle import Throttles
@@ -25,8 +26,7 @@ from pipeline.throttle.shapes import (
     Floats,
     Ints,
     bounds_of,
-    claims_of,
-    int64s,
+    holds_users,
     levels_of,
     rows_of_types,
 )
@@ -34,11 +34,9 @@ from quota.arrays import Ids
 from quota.current_rates import CurrentRates, RecentUsage, current_rates
 from quota.decisions import Asked, Claims, Decisions
 from quota.engine import QuotaEngine
-from quota.entity import QUOTA_TYPES
 from quota.replay import Evaluation
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
-from quota.throttle_time import type_that_owes_most
 from quota.usage import Pair, Usage
 from schemas.rows import decision_ids
 
@@ -58,8 +56,8 @@ class Decided:
 
     @cached_property
     def decisions(self) -> pa.Table:
-        """Columns of `QuotaEngine.record` plus `decision_id`, one row per violated sensor and client."""
-        rows = self._decisions.table()
+        """Columns of `quota.decisions.STORED` plus `decision_id`."""
+        rows = self._decisions.stored()
         return rows.append_column(
             "decision_id", pa.array(ids_of_decisions(rows, self._cluster, self._evaluation), pa.string())
         )
@@ -69,6 +67,31 @@ def ids_of_decisions(decisions: pa.Table, cluster: str, batch: Evaluation) -> li
     """The `decision_id` of each decision of a batch: columns broker_id, user, client_id, quota_type."""
     rows = zip(*(decisions[name].to_pylist() for name in (*CLIENTS.names, "quota_type")), strict=True)
     return decision_ids(rows, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The quotas in force for n targets, each for one quota type.
+
+    Attributes:
+        bound: `NO_BOUND` for none that is enforced.
+        level: `NO_LEVEL` for none.
+        excepted: Where a throttle of the sensor holds the user, the client-ids that it does not hold; else None.
+    """
+
+    bound: Floats
+    level: Ints
+    excepted: NDArray[np.object_]
+
+    def differs(self, bound: Floats, level: Ints) -> Flags:
+        """Which bounds and levels are other ones now; `NO_LEVEL` where a level is not known."""
+        is_other: Flags = (self.bound != bound) | ((level != NO_LEVEL) & (self.level != level))
+        return is_other
+
+    def is_other_target(self, are_users: Flags) -> Flags:
+        """Of which sensors a throttle holds another target now: the user in place of a client, or the reverse."""
+        is_other: Flags = are_users != holds_users(self.excepted)
+        return is_other
 
 
 class Decider:
@@ -143,11 +166,11 @@ class Decider:
     def check(
         self, throttles: Throttles, keys: Pair, names: Callable[[Ids], pa.Table], at_ms: Ints
     ) -> tuple[Evaluation, Claims]:
-        """What the clients of these throttles owe at instants of steady time, and the facts to recompute it from.
+        """What the targets of these throttles owe at instants of steady time, and the facts to recompute it from.
 
         Where several quota types ask for the same wait (also: for none), it is the type that the throttle is held for.
 
-        * `names`: Who the clients with these numbers are, of `CLIENTS`.
+        * `names`: Who the targets with these numbers are, of `CLIENTS`.
         """
         with self._lock:
             instants_ms = self._evaluated_at_ms(at_ms)
@@ -155,13 +178,18 @@ class Decider:
             others = np.flatnonzero(~is_known)
             if len(others):
                 clients, types = names(throttles.client[others]), throttles.quota_type[others]
-                claims.put(others, self._claims_by_name(clients, types, instants_ms[others]))
+                claims.put(others, self._engine.claims_by_name(clients, types, instants_ms[others]))
             last_ms = int(instants_ms.max(initial=self._last.evaluated_at_ms))
             return replace(self._last, evaluated_at_ms=last_ms), claims
 
-    def keys_of(self, clients: pa.Table) -> Pair:
-        """The keys of clients by their names: see `QuotaEngine.keys_of`."""
-        return self._engine.keys_of(clients)
+    def claims(self, clients: pa.Table, types: Ints, at_ms: int) -> Claims:
+        """What targets of `CLIENTS` owe at an instant of steady time: see `QuotaEngine.claims_by_name`."""
+        with self._lock:
+            return self._engine.claims_by_name(clients, types, self._evaluated_at_ms(np.full(len(types), at_ms)))
+
+    def keys_of(self, clients: pa.Table, types: Ints) -> Pair:
+        """The keys of targets by their names: see `QuotaEngine.keys_of`."""
+        return self._engine.keys_of(clients, types)
 
     def current_rates(self, held: pa.Table) -> tuple[Evaluation, CurrentRates]:
         """How near every sensor is to its bound at the newest batch; see `quota.current_rates` for `held`.
@@ -185,17 +213,22 @@ class Decider:
         with self._lock:
             return self._engine.resolve(clients)
 
-    def is_changed(self, clients: pa.Table, types: Ints, bound: Floats, level: Ints) -> Flags:
-        """Whose throttles, published with these bounds and levels, have others now, or none.
-
-        * `clients`: Of `CLIENTS`.
-        * `level`: `NO_LEVEL` where it is not known.
-        """
+    def in_force(self, clients: pa.Table, types: Ints) -> "InForce":
+        """The quotas in force for targets of `CLIENTS`, and whom a throttle of their sensors holds."""
         own = rows_of_types(self.resolve(clients), types)
         is_enforced = pc.fill_null(pc.equal(own["mode"], "enforce"), False).to_numpy()
-        is_other_bound: Flags = np.where(is_enforced, bounds_of(own), NO_BOUND) != bound
-        is_other_level: Flags = (level != NO_LEVEL) & (level != levels_of(own))
-        return is_other_bound | is_other_level
+        users = np.array(own["sensor_user"].to_pylist(), np.object_)
+        users[pc.not_equal(own["sensor_client_id"], "").to_numpy()] = ""
+        excepted = self.except_client_ids(users, types)
+        return InForce(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own), excepted)
+
+    def except_client_ids(self, users: NDArray[np.object_], types: Ints) -> NDArray[np.object_]:
+        """The client-ids that throttles of users do not hold: see `QuotaEngine.except_client_ids`; None for user ""."""
+        found = np.full(len(users), None, np.object_)
+        with self._lock:
+            for at, (user, quota_type) in enumerate(zip(users, types.tolist(), strict=True)):
+                found[at] = self._engine.except_client_ids(user, quota_type) if user else None
+        return found
 
     def adopt(self, snapshot: QuotaSnapshot) -> bool:
         """Put a quota version in force for checks if it is newer; returns whether it is. Batches pin their own."""
@@ -225,9 +258,3 @@ class Decider:
     def _evaluated_at_ms(self, at_ms: Ints) -> Ints:
         """The instants of checks: the newest batch's, and the steady time that has passed since."""
         return self._last.evaluated_at_ms + np.maximum(at_ms - self._steady_at_last_ms, 0)
-
-    def _claims_by_name(self, clients: pa.Table, preferred: Ints, at_ms: Ints) -> Claims:
-        owed = self._engine.evaluate(clients, evaluated_at_ms=at_ms)
-        types = type_that_owes_most(int64s(owed, "owed_ms").reshape(-1, len(QUOTA_TYPES)).T, preferred)
-        figures, sensors = rows_of_types(owed, types), rows_of_types(self._engine.resolve(clients), types)
-        return claims_of(figures, sensors, types, levels_of(sensors))

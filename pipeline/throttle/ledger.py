@@ -20,6 +20,7 @@ from pipeline.throttle.shapes import (
     NO_LEVEL,
     Ints,
     columns_of,
+    lists_of,
     table_of,
 )
 from purgatory.batch_wheel import BatchTimingWheel, slots_of
@@ -129,7 +130,7 @@ class DueClients:
         self._handle[clients] = self._place[clients] = _NONE
 
 
-_TEXTS: Final = (*CLIENTS.names, "decision_id")
+_OBJECTS: Final = (*CLIENTS.names, "excepted", "decision_id")
 _COLUMNS: Final = {
     "quota_type": np.int64,
     "has_user": np.bool_,
@@ -144,13 +145,13 @@ _COLUMNS: Final = {
 class ClientColumns:
     """The throttle of each client, running or the last one, by the number of the client, which it keeps until `keep`.
 
-    Clients are known by their keys (`QuotaEngine.keys_of`). A sensor is kept as two flags: each of its parts is the
-    client's own name, or "".
+    Clients and users are known by their keys (`QuotaEngine.keys_of`). A sensor is kept as two flags: each of its parts
+    is the client's own name, or "".
     """
 
     def __init__(self) -> None:
         self._index = KeyIndex()
-        kinds = {**_COLUMNS, **dict.fromkeys(_TEXTS, np.object_)}
+        kinds = {**_COLUMNS, **dict.fromkeys(_OBJECTS, np.object_)}
         self._columns: dict[str, NDArray[Any]] = {name: np.zeros(0, kind) for name, kind in kinds.items()}
 
     def __len__(self) -> int:
@@ -169,7 +170,7 @@ class ClientColumns:
         numbers, first_rows = self._index.add(keys)
         if len(first_rows):
             columns = self._columns.items()
-            self._columns = {name: _with_room(one, len(self), "" if name in _TEXTS else 0) for name, one in columns}
+            self._columns = {name: _with_room(one, len(self), None if name in _OBJECTS else 0) for name, one in columns}
             rows = pa.array(first_rows)
             for name in CLIENTS.names:
                 self._columns[name][numbers[first_rows]] = clients[name].take(rows).to_pylist()
@@ -203,9 +204,9 @@ _FORGOTTEN_SLACK: Final = 1 << 16  # so few clients that are no longer held are 
 
 
 class ThrottleLedger:
-    """Held throttles by client, each with one entry in the timing wheel: its check, or its end.
+    """Held throttles by target, each with one entry in the timing wheel: its check, or its end.
 
-    A client has a number while it is held, and for some time after.
+    A target, client or user, has a number while it is held, and for some time after. The word client stands for both.
 
     Args:
         forgotten_slack: Clients that are no longer held are forgotten when they outnumber the held by more than this.
@@ -246,6 +247,10 @@ class ThrottleLedger:
         """The decisions that began their throttles."""
         return self._clients.column("decision_id", clients)
 
+    def excepted(self, clients: Ids) -> NDArray[np.object_]:
+        """The client-ids that their throttles do not hold; None for a client."""
+        return self._clients.column("excepted", clients)
+
     def rows(self, clients: Ids) -> pa.Table:
         """Their throttles as rows of `HELD`."""
         names, throttles = self.names(clients), self.throttles(clients)
@@ -257,6 +262,7 @@ class ThrottleLedger:
             "sensor_client_id": names_where(has_client_id, names["client_id"]),
             "bound": pa.array(throttles.bound, mask=throttles.bound == NO_BOUND),
             "level": pa.array(throttles.level, mask=throttles.level == NO_LEVEL),
+            "except_client_ids": lists_of(self.excepted(clients)),
             "decision_id": pa.array(self.decision_ids(clients).tolist(), pa.string()),
             "end_ms": pa.array(throttles.end_ms),
             "due_ms": pa.array(throttles.due_ms),
@@ -275,6 +281,7 @@ class ThrottleLedger:
         self,
         keys: Pair,
         clients: pa.Table,
+        excepted: NDArray[np.object_],
         claims: Claims,
         decision_ids: NDArray[np.object_],
         end_ms: Ints,
@@ -291,6 +298,7 @@ class ThrottleLedger:
             return
         rows = self._clients.add(keys, clients)
         columns = {
+            "excepted": excepted,
             "decision_id": decision_ids,
             **{name: getattr(claims, name) for name in ("quota_type", "has_user", "has_client_id", "bound", "level")},
             "end_ms": end_ms,

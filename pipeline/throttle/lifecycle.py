@@ -113,13 +113,18 @@ def check(due: Throttles, claims: Claims, at_ms: Ints, slicing: Slicing) -> Chec
     return CheckResult.of(slicing.at_check(claims.owed_ms, left_ms, due.is_at_end), claims, slicing)
 
 
-def check_after_edit(throttles: Throttles, claims: Claims, at_ms: Ints, slicing: Slicing) -> CheckResult:
-    """Check throttles whose bound, mode or level an operator has just changed (`Slicing.at_edit`).
+def check_after_edit(
+    throttles: Throttles, claims: Claims, at_ms: Ints, slicing: Slicing, is_renamed: Flags
+) -> CheckResult:
+    """Check throttles whose bound, mode, level or exceptions an operator has just changed (`Slicing.at_edit`).
 
-    Under a shadow quota, an exemption, or no bound nothing is owed.
+    Under a shadow quota, an exemption, or no bound nothing is owed. A throttle that holds others than before
+    (`is_renamed`) is published again with its end where it would have none other.
     """
     left_ms = np.maximum(throttles.end_ms - at_ms, 0)
     # No bound is infinity: it is below nothing, and nothing that is finite falls from it.
     is_same_type = throttles.quota_type == claims.quota_type
     fell = is_same_type & np.isfinite(throttles.bound) & (claims.bound < throttles.bound)
-    return CheckResult.of(slicing.at_edit(claims.owed_ms, left_ms, fell), claims, slicing)
+    result = CheckResult.of(slicing.at_edit(claims.owed_ms, left_ms, fell), claims, slicing)
+    again = is_renamed & (result.steps == Step.WAIT) & (left_ms > 0)
+    return CheckResult(np.where(again, Step.HOLD, result.steps), np.where(again, left_ms, result.slices_ms))

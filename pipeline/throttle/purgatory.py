@@ -9,12 +9,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
@@ -25,18 +27,21 @@ from pipeline.throttle.publisher import Publishing
 from pipeline.throttle.shapes import (
     CLIENTS,
     NO_LEVEL,
+    Flags,
     Ints,
     Publications,
     claims_of,
+    holds_users,
     int64s,
     types_of,
 )
+from quota.arrays import Ids
 from quota.decisions import Asked, Claims, names_of
 from quota.entity import QUOTA_TYPES
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import Slicing, Step
-from quota.usage import some_of
+from quota.usage import Pair, some_of
 from schemas.throttle_record import Cause
 
 log = logging.getLogger(__name__)
@@ -135,8 +140,11 @@ class ThrottlePurgatory:
             end_ms = now.steady_ms + left_ms(running, now)
             ids = np.array(running["decision_id"].to_pylist(), np.object_)
             clients, no_level = running.select(CLIENTS.names), np.full(running.num_rows, NO_LEVEL, np.int64)
-            claims = claims_of(running, running, types_of(running), no_level)
-            self._ledger.hold(self._decider.keys_of(clients), clients, claims, ids, *self._times(end_ms, now.steady_ms))
+            types = types_of(running)
+            claims, keys = claims_of(running, running, types, no_level), self._decider.keys_of(clients, types)
+            excepted = np.empty(running.num_rows, np.object_)
+            excepted[:] = [one and tuple(one) for one in running["except_client_ids"].to_pylist()]
+            self._ledger.hold(keys, clients, excepted, claims, ids, *self._times(end_ms, now.steady_ms))
 
     def violated(self, violations: Asked, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
         """Publish and hold what a batch's violations ask for; returns the number of records.
@@ -204,12 +212,56 @@ class ThrottlePurgatory:
         held = self._ledger.held()
         if not len(held):
             return 0
-        running = self._ledger.throttles(held)
-        figures = running.quota_type, running.bound, running.level
-        touched = held[self._decider.is_changed(self._ledger.names(held), *figures)]
-        throttles = self._ledger.throttles(touched)
-        at_ms = np.full(len(touched), now.steady_ms)
-        return self._check(check_after_edit, throttles, at_ms, now, ("quota_changed", "quota_changed"), {})
+        throttles, excepted = self._ledger.throttles(held), self._ledger.excepted(held)
+        in_force = self._decider.in_force(self._ledger.names(held), throttles.quota_type)
+        is_moved = in_force.is_other_target(holds_users(excepted))
+        is_renamed = excepted != in_force.excepted
+        touched = in_force.differs(throttles.bound, throttles.level) | is_renamed
+        records = self._hold_users_of(held[is_moved & ~holds_users(excepted)], now)
+        throttles = self._ledger.throttles(held[touched])
+        judged = partial(check_after_edit, is_renamed=(is_renamed & ~is_moved)[touched])
+        at_ms = np.full(len(throttles), now.steady_ms)
+        return records + self._check(judged, throttles, at_ms, now, ("quota_changed", "quota_changed"), {})
+
+    def _hold_users_of(self, clients: Ids, now: Moment) -> int:
+        """Hold the users of clients that were held on their own, where those owe; the clients are released after that.
+
+        In the other direction the next batch holds the clients that use the sensor.
+        """
+        if not len(clients):
+            return 0
+        throttles, names = self._ledger.throttles(clients), self._ledger.names(clients)
+        names = names.set_column(2, CLIENTS.field("client_id"), pa.nulls(len(clients), pa.string()))
+        keys = self._decider.keys_of(names, throttles.quota_type)
+        _, first = np.unique(keys[0], return_index=True)
+        first = first[~self._ledger.running(some_of(keys, first)).is_held]
+        claims = self._decider.claims(names, throttles.quota_type, now.steady_ms).take(first)
+        slicing = self._slicing
+        slices_ms = slicing.slices_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
+        owes = claims.owed_ms >= slicing.min_hold_ms
+        news, claims, slices_ms = first[owes], claims.take(owes), slices_ms[owes]
+        ids, holds = self._ledger.decision_ids(clients[news]), np.ones(len(news), np.bool_)
+        targets = some_of(keys, news), names.take(pa.array(news))
+        publications = self._publications(targets, claims, holds, slices_ms, ids, {"cause": "quota_changed"})
+        return self._publish(publications, self._decider.last, np.full(len(news), now.steady_ms), now)
+
+    def _publications(
+        self,
+        targets: tuple[Pair, pa.Table],
+        claims: Claims,
+        holds: Flags,
+        slices_ms: Ints,
+        ids: NDArray[np.object_],
+        about: dict[str, Any],
+    ) -> Publications:
+        """Records for targets, by their keys and names; a user's has the exceptions that are in force."""
+        keys, clients = targets
+        are_users = pc.is_null(clients["client_id"]).to_numpy()
+        users = np.array(clients["user"].to_pylist(), np.object_)
+        excepted = self._decider.except_client_ids(np.where(are_users, users, ""), claims.quota_type)
+        for at in np.flatnonzero(are_users):
+            excepted[at] = excepted[at] or ()  # a release of one that is held client by client now
+        return Publications(keys, clients, excepted, claims, holds, slices_ms, ids, about)
 
     def _still_valid(self, violations: Asked, evaluation: Evaluation) -> Asked:
         """Without those whose bound, mode or level an edit has changed since the batch pinned its quotas.
@@ -220,12 +272,15 @@ class ThrottlePurgatory:
         if not len(violations) or evaluation.quota_version >= self._decider.last.quota_version:
             return violations
         clients, claims = _clients_of(violations), violations.claims
-        return violations.take(~self._decider.is_changed(clients, claims.quota_type, claims.bound, claims.level))
+        in_force = self._decider.in_force(clients, claims.quota_type)
+        changed = in_force.differs(claims.bound, claims.level) | in_force.is_other_target(violations.holds_user)
+        return violations.take(~changed)
 
     def _begun(self, asked: Asked, running: Running, slices_ms: Ints, batch: Evaluation) -> Publications:
         """The records of throttles that begin, or are extended, in the order of the names."""
         clients = _clients_of(asked)
-        order = pc.sort_indices(clients, [(name, "ascending") for name in CLIENTS.names])
+        by_type = clients.append_column("type", pa.array(asked.claims.quota_type))
+        order = pc.sort_indices(by_type, [(name, "ascending") for name in by_type.column_names])
         clients, rows = clients.take(order), order.to_numpy()
         asked, running = asked.take(rows), running.take(rows)
         types = names_of(QUOTA_TYPES, asked.claims.quota_type)
@@ -235,7 +290,8 @@ class ThrottlePurgatory:
         extends = running.is_held
         ids[extends] = self._ledger.decision_ids(running.client[extends])
         holds, cause = np.ones(len(rows), np.bool_), pc.if_else(pa.array(extends), "extended", "violation")
-        return Publications(asked.keys, clients, asked.claims, holds, slices_ms[rows], ids, {"cause": cause})
+        targets = asked.keys, clients
+        return self._publications(targets, asked.claims, holds, slices_ms[rows], ids, {"cause": cause})
 
     def _check(
         self,
@@ -264,9 +320,9 @@ class ThrottlePurgatory:
         clients, holds = throttles.client[news], result.steps[news] == Step.HOLD
         about: dict[str, Any] = {name: pa.array(column[news]) for name, column in late.items()}
         about["cause"] = pc.if_else(pa.array(holds), *causes)
-        who = some_of(keys, news), self._ledger.names(clients), claims.take(news)
-        slices_ms = result.slices_ms[news]
-        publications = Publications(*who, holds, slices_ms, self._ledger.decision_ids(clients), about)
+        targets, slices_ms = (some_of(keys, news), self._ledger.names(clients)), result.slices_ms[news]
+        ids = self._ledger.decision_ids(clients)
+        publications = self._publications(targets, claims.take(news), holds, slices_ms, ids, about)
         return self._publish(publications, evaluation, at_ms[news], now)
 
     def _publish(
@@ -286,9 +342,8 @@ class ThrottlePurgatory:
         clients = publications.clients if holds.all() else publications.clients.filter(pa.array(holds))
         end_ms = at_ms + publications.throttle_time_ms
         keys, claims = some_of(publications.keys, holds), publications.claims.take(holds)
-        self._ledger.hold(
-            keys, clients, claims, publications.decision_ids[holds], *self._times(end_ms[holds], at_ms[holds])
-        )
+        excepted, ids = publications.excepted[holds], publications.decision_ids[holds]
+        self._ledger.hold(keys, clients, excepted, claims, ids, *self._times(end_ms[holds], at_ms[holds]))
         self._ledger.drop(some_of(publications.keys, ~holds))
         self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
         return written
@@ -314,4 +369,4 @@ def left_ms(rows: pa.Table, now: Moment) -> Ints:
 
 
 def _clients_of(asked: Asked) -> pa.Table:
-    return pa.Table.from_arrays([*asked.names.take(asked.rows)], schema=CLIENTS)
+    return asked.targets().cast(CLIENTS)

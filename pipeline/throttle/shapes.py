@@ -34,10 +34,11 @@ NO_LEVEL: Final = 0
 """Stands for "not known" and "no quota" in an array of levels."""
 
 CLIENTS: Final = pa.schema([(name, pa.string()) for name in ClientKey._fields])
-"""Who: in broker scope the broker, else ""."""
+"""Who: the broker in broker scope, else ""; without a client-id it is a user, with all client-ids but some."""
 WRITTEN: Final = pa.schema(
     [
         *CLIENTS,
+        ("except_client_ids", pa.list_(pa.string())),
         *((name, pa.string()) for name in ("action", "cause")),
         ("throttle_time_ms", pa.int64()),
         *((name, pa.string()) for name in ("quota_type", "sensor_user", "sensor_client_id")),
@@ -58,7 +59,10 @@ time.
 HELD: Final = pa.schema(
     [
         *CLIENTS,
-        *(WRITTEN.field(name) for name in ("quota_type", "sensor_user", "sensor_client_id", "bound", "level")),
+        *(
+            WRITTEN.field(name)
+            for name in ("except_client_ids", "quota_type", "sensor_user", "sensor_client_id", "bound", "level")
+        ),
         *(WRITTEN.field(name) for name in ("decision_id", "due_ms")),
         ("end_ms", pa.int64()),
     ]
@@ -146,8 +150,9 @@ class Publications:
     """n records that are about to be written, in columns.
 
     Attributes:
-        keys: Of each client: `QuotaEngine.keys_of`.
+        keys: Of each target: `QuotaEngine.keys_of`.
         clients: Who they are, of `CLIENTS`.
+        excepted: The client-ids that each does not hold, a tuple; None for a client.
         claims: Why they must wait, or no longer.
         holds: A throttle; else a release.
         throttle_time_ms: Length of the slice; 0 for a release.
@@ -157,6 +162,7 @@ class Publications:
 
     keys: Pair
     clients: pa.Table
+    excepted: NDArray[np.object_]
     claims: Claims
     holds: Flags
     throttle_time_ms: Ints
@@ -170,6 +176,7 @@ class Publications:
         """They as rows of `WRITTEN`; their ends count from this instant on the wall clock, or each from its own."""
         columns: dict[str, Values | str | int] = {
             **columns_of(self.clients, CLIENTS),
+            "except_client_ids": lists_of(self.excepted),
             "action": pc.if_else(pa.array(self.holds), "throttle", "release"),
             "throttle_time_ms": pa.array(self.throttle_time_ms),
             **_reasons_of(self.clients, self.claims),
@@ -179,6 +186,16 @@ class Publications:
             **self.about,
         }
         return table_of(WRITTEN, len(self), columns)
+
+
+def holds_users(excepted: NDArray[np.object_]) -> Flags:
+    """Which targets are users: those that have exceptions, also if there are none."""
+    return np.fromiter((one is not None for one in excepted), np.bool_, len(excepted))
+
+
+def lists_of(excepted: NDArray[np.object_]) -> "pa.Array[Any]":
+    """Exceptions, tuples or None, as a column."""
+    return pa.array(excepted.tolist(), pa.list_(pa.string()))
 
 
 def _reasons_of(clients: pa.Table, claims: Claims) -> "dict[str, Values | str | int]":

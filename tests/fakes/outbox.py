@@ -7,6 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from schemas.arrow import arrow_schema
+from schemas.names import Target
 from schemas.throttle_record import ThrottleEventRow
 
 
@@ -42,9 +43,9 @@ class MemoryOutbox:
         return self.is_taken_over
 
     def newest(self) -> tuple[int, pa.Table]:
-        last: dict[tuple[object, ...], dict[str, object]] = {}
+        last: dict[Target, dict[str, object]] = {}
         for row in self.rows:
-            last[row["broker_id"], row["user"], row["client_id"]] = row
+            last[Target.of(row)] = row
         highest = int(str(self.rows[-1]["publish_seq"])) if self.rows else -1
         return highest, self._table([row for row in last.values() if row["action"] == "throttle"])
 
