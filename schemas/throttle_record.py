@@ -77,7 +77,9 @@ class ThrottleRecord(BaseModel):
     publish_seq: c.Number = c.field("Position among all records of the job; no gaps.", ge=0)
     batch_id: c.Number = c.field("The last micro-batch whose usage the record is based on.")
     quota_version: c.Number = c.field("Version of the quota table the record is based on.", ge=0)
-    schema_version: Annotated[Literal[2], c.Unit("ordinal number")] = c.field("Version of this schema.")
+    schema_version: Annotated[Literal[2], c.Unit("ordinal number")] = c.field(
+        "Version of this schema.", default=SCHEMA_VERSION
+    )
 
     @classmethod
     def from_value(cls, value: bytes) -> Self:

@@ -263,22 +263,32 @@ class ScalarModel(QuotaRows):
                     "sensor_user": key[2][1],
                     "sensor_client_id": key[2][2],
                     "mode": "enforce" if side == "enforced" else "shadow",
-                    "applied": False,
+                    "asks_hold": False,
                 }
             )
         return found
 
     def apply(self, violated: list[dict[str, Any]]) -> None:
-        """Mark the enforced row that applies to each entity: the longest; of equal ones request, producer, consumer."""
+        """Mark the enforced rows that ask for a hold: every one of a user's sensor that is held as a whole.
+
+        Of the others it is one of each entity: the longest; of equal ones request, producer, consumer.
+        """
         order = ("request_percentage", "producer_byte_rate", "consumer_byte_rate")
         best: dict[Tags, dict[str, Any]] = {}
         for row in sorted(violated, key=lambda row: order.index(row["quota_type"])):
             entity = (row["broker_id"], row["user"], row["client_id"])
             longest = best[entity]["throttle_time_ms"] if entity in best else 0
-            if row["mode"] == "enforce" and row["throttle_time_ms"] > longest:
+            if row["mode"] == "enforce" and self.holds_user(row["quota_type"], row["sensor_user"], row["client_id"]):
+                row["asks_hold"] = row["throttle_time_ms"] > 0
+            elif row["mode"] == "enforce" and row["throttle_time_ms"] > longest:
                 best[entity] = row
         for row in best.values():
-            row["applied"] = True
+            row["asks_hold"] = True
+
+    def holds_user(self, quota_type: str, user: str, client: str) -> bool:
+        """Whether a throttle of the sensor of a client holds the user: it is the user's, and a new name is in it."""
+        tags = [self.tags("enforced", quota_type, user, name) for name in (client, "a name without a row")]
+        return tags == [(user, "")] * 2
 
     def evaluate(self, entities: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
         """What each entity owes, per quota type."""

@@ -191,10 +191,10 @@ ALL_TYPES: dict[str, Any] = {"producer_byte_rate": 1, "consumer_byte_rate": 1, "
 def test_the_longest_capped_throttle_applies_and_ties_go_to_request_then_producer(
     caps: tuple[int, int, int], applied: str
 ) -> None:
-    engine = loaded(quota_row(**ALL_TYPES), max_throttle_time=ThrottleCaps(*caps))
+    engine = loaded(quota_row(client_id="c", **ALL_TYPES), max_throttle_time=ThrottleCaps(*caps))
     used = {"produced_bytes": 10**6, "fetched_bytes": 10**6, "io_time_ns": 10**9}
     found = decide(engine, AT_MS, usage_row(AT_MS, **used))
-    assert [row["quota_type"] for row in found if row["applied"]] == [applied]
+    assert [row["quota_type"] for row in found if row["asks_hold"]] == [applied]
     assert [row["throttle_time_ms"] for row in found] == list(caps)
 
 

@@ -81,7 +81,7 @@ def test_the_headers_are_cloud_events() -> None:
     assert dict(message(record(), "nightly").headers) == {
         "ce_specversion": b"1.0",
         "ce_id": b"7f3a000000000000/12",
-        "ce_type": b"kquota.throttle.v1",
+        "ce_type": b"kquota.throttle.v2",
         "ce_source": b"/kquota/c%201",
         "ce_kquotajob": b"nightly",
         "ce_time": b"2023-11-14T22:13:20.000Z",

@@ -11,7 +11,7 @@ from pipeline.throttle.shapes import CLIENTS, Publications
 from quota.decisions import Asked, Claims
 from quota.entity import QUOTA_TYPES
 from quota.usage import EntityNames
-from schemas.names import ClientKey
+from schemas.names import ClientKey, Target
 from schemas.throttle_record import Action, Cause, ThrottleRecord
 
 
@@ -88,8 +88,8 @@ def claims(*some: Reason) -> Claims:
     )
 
 
-def clients(*some: ClientKey) -> pa.Table:
-    """Clients, of `CLIENTS`."""
+def clients(*some: ClientKey | Target) -> pa.Table:
+    """Clients and users, of `CLIENTS`."""
     return pa.Table.from_pylist([key._asdict() for key in some], CLIENTS)
 
 
@@ -104,6 +104,7 @@ def publications(*some: Publication) -> Publications:
     return Publications(
         keys=(np.zeros(len(some), np.uint64), np.zeros(len(some), np.uint64)),
         clients=clients(*(one.key for one in some)),
+        excepted=np.full(len(some), None, np.object_),
         claims=claims(*(one.reason for one in some)),
         holds=np.array([one.action == "throttle" for one in some], np.bool_),
         throttle_time_ms=np.array([one.throttle_time_ms for one in some], np.int64),
@@ -115,7 +116,8 @@ def publications(*some: Publication) -> Publications:
 def asked(*some: Publication) -> Asked:
     """The throttles that a batch asks for."""
     made, names = publications(*some), EntityNames(clients(*(one.key for one in some)), has_brokers=True)
-    return Asked(names, np.arange(len(some)), made.keys, made.claims, made.throttle_time_ms)
+    of_users = np.zeros(len(some), np.bool_)
+    return Asked(names, np.arange(len(some)), made.keys, of_users, made.claims, made.throttle_time_ms)
 
 
 def due(end_ms: int = 10_000, due_ms: int | None = None) -> Throttles:

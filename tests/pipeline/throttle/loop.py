@@ -73,8 +73,12 @@ class HandLoop:
             }
             for user, amount in produced_bytes.items()
         ]
+        return self.record(rows)
+
+    def record(self, rows: list[dict[str, object]]) -> int:
+        """One micro-batch with these rows of usage; the records it led to."""
         self.batch_id += 1
-        evaluation = Evaluation("query", self.batch_id, now_ms, self.quotas.version)
+        evaluation = Evaluation("query", self.batch_id, self.clock.steady_ms, self.quotas.version)
         usage = pa.Table.from_pylist(rows, USAGE)
         self.batches.append((usage, evaluation))
         decided = self.decider.decide(self.quotas, usage, evaluation, self.clock.now())

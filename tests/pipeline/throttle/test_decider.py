@@ -31,7 +31,8 @@ def test_a_look_waits_until_the_usage_of_the_batch_is_stored() -> None:
 
     def look() -> None:
         alice = clients(ALICE)
-        facts, _ = loop.decider.check(due(), loop.decider.keys_of(alice), lambda _: alice, np.zeros(1, np.int64))
+        zero = np.zeros(1, np.int64)
+        facts, _ = loop.decider.check(due(), loop.decider.keys_of(alice, zero), lambda _: alice, zero)
         seen.append(facts.batch_id)
 
     check = Thread(target=look)

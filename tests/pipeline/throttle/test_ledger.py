@@ -7,10 +7,13 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from numpy.typing import NDArray
 
 from pipeline.throttle.ledger import ThrottleLedger
 from quota.engine import QuotaEngine
-from schemas.names import ClientKey
+from quota.entity import QUOTA_TYPES
+from quota.usage import Pair
+from schemas.names import Target
 from tests.pipeline.throttle.factories import Reason, claims, clients, reason
 
 
@@ -18,7 +21,7 @@ from tests.pipeline.throttle.factories import Reason, claims, clients, reason
 class Held:
     """A running throttle."""
 
-    key: ClientKey
+    key: Target
     reason: Reason
     decision_id: str
     end_ms: int
@@ -29,9 +32,9 @@ class Ledger:
     """Held throttles, and a list for a wheel."""
 
     def __init__(self) -> None:
-        self.held: dict[ClientKey, Held] = {}
-        self._entries: dict[ClientKey, tuple[int, int]] = {}
-        self._popped: dict[ClientKey, tuple[Held, int]] = {}
+        self.held: dict[Target, Held] = {}
+        self._entries: dict[Target, tuple[int, int]] = {}
+        self._popped: dict[Target, tuple[Held, int]] = {}
         self._submitted = 0
 
     def hold(self, throttle: Held) -> None:
@@ -40,7 +43,7 @@ class Ledger:
         self._submitted += 1
         self._entries[throttle.key] = (throttle.due_ms, self._submitted)
 
-    def drop(self, key: ClientKey) -> None:
+    def drop(self, key: Target) -> None:
         self._cancel(key)
         self.held.pop(key, None)
 
@@ -56,12 +59,13 @@ class Ledger:
         self._popped.clear()
         return taken
 
-    def _cancel(self, key: ClientKey) -> None:
+    def _cancel(self, key: Target) -> None:
         self._popped.pop(key, None)
         self._entries.pop(key, None)
 
 
-KEYS = [ClientKey(*names) for names in product(("", "1"), ("u1", "u2", "u3", "u3\0"), ("", "c"))]
+TARGETS = (("", None), ("c", None), (None, "producer_byte_rate"), (None, "request_percentage"))
+KEYS = [Target(*names, *target) for names in product(("", "1"), ("u1", "u2", "u3\0")) for target in TARGETS]
 ENGINE = QuotaEngine()
 CLIENTS = st.lists(st.sampled_from(KEYS), max_size=len(KEYS))
 
@@ -71,6 +75,7 @@ def rows_of(throttles: list[Held]) -> list[dict[str, object]]:
     return [
         {
             **one.key._asdict(),
+            "except_client_ids": EXCEPTED[one.key] and [*EXCEPTED[one.key]],
             **{name: getattr(one.reason, name) for name in figures},
             "decision_id": one.decision_id,
             "end_ms": one.end_ms,
@@ -78,6 +83,20 @@ def rows_of(throttles: list[Held]) -> list[dict[str, object]]:
         }
         for one in throttles
     ]
+
+
+EXCEPTED = {key: None if key.client_id is not None else ("web", key.user) for key in KEYS}
+
+
+def excepted_of(keys: list[Target]) -> NDArray[np.object_]:
+    found = np.empty(len(keys), np.object_)
+    found[:] = [EXCEPTED[key] for key in keys]
+    return found
+
+
+def keys_of(keys: list[Target]) -> Pair:
+    types = [QUOTA_TYPES.index(key.quota_type or "consumer_byte_rate") for key in keys]
+    return ENGINE.keys_of(clients(*keys), np.array(types, np.int64))
 
 
 class SameThrottles(RuleBasedStateMachine):
@@ -91,24 +110,28 @@ class SameThrottles(RuleBasedStateMachine):
         self.begun = 0
 
     @rule(keys=CLIENTS, for_ms=st.sampled_from([0, 1, 40, 5_000]), bound=st.sampled_from([None, 5.0]), data=st.data())
-    def hold(self, keys: list[ClientKey], for_ms: int, bound: float | None, data: st.DataObject) -> None:
+    def hold(self, keys: list[Target], for_ms: int, bound: float | None, data: st.DataObject) -> None:
         throttles = []
         for key in keys:
             self.begun += 1
-            sensor = {"sensor_user": data.draw(st.sampled_from(["", key.user])), "sensor_client_id": key.client_id}
+            sensor = {
+                "sensor_user": data.draw(st.sampled_from(["", key.user])),
+                "sensor_client_id": key.client_id or "",
+            }
+            sensor |= {"quota_type": key.quota_type or "consumer_byte_rate"}
             why = reason(bound=bound, level=data.draw(st.sampled_from([None, 3])), **sensor)
             end_ms = self.now_ms + for_ms + self.begun % 3
             throttles.append(Held(key, why, f"decision {self.begun}", end_ms, max(end_ms - 30, self.now_ms)))
         ids = np.array([one.decision_id for one in throttles], np.object_)
         times = (np.array([getattr(one, name) for one in throttles], np.int64) for name in ("end_ms", "due_ms"))
-        names = clients(*keys)
-        self.columns.hold(ENGINE.keys_of(names), names, claims(*(one.reason for one in throttles)), ids, *times)
+        why = claims(*(one.reason for one in throttles))
+        self.columns.hold(keys_of(keys), clients(*keys), excepted_of(keys), why, ids, *times)
         for one in throttles:
             self.objects.hold(one)
 
     @rule(keys=CLIENTS)
-    def drop(self, keys: list[ClientKey]) -> None:
-        self.columns.drop(ENGINE.keys_of(clients(*keys)))
+    def drop(self, keys: list[Target]) -> None:
+        self.columns.drop(keys_of(keys))
         for key in keys:
             self.objects.drop(key)
 
@@ -136,7 +159,7 @@ class SameThrottles(RuleBasedStateMachine):
 
     @invariant()
     def each_client_is_found(self) -> None:
-        running = self.columns.running(ENGINE.keys_of(clients(*KEYS)))
+        running = self.columns.running(keys_of(KEYS))
         assert running.is_held.tolist() == [key in self.objects.held for key in KEYS]
         for key, number, is_held, end_ms in zip(KEYS, running.client, running.is_held, running.end_ms, strict=True):
             if is_held:

@@ -137,5 +137,5 @@ def test_an_end_is_looked_at_too(owed_ms: int, expected: tuple[Step, int]) -> No
     ],
 )
 def test_an_edit_releases_shortens_or_prolongs(after: dict[str, Any], expected: tuple[Step, int] | None) -> None:
-    result = check_after_edit(due(), claims(reason(**after)), np.array([5_000]), SLICING)
+    result = check_after_edit(due(), claims(reason(**after)), np.array([5_000]), SLICING, np.array([False]))
     assert told_by(result) == (expected or (Step.WAIT, 0))

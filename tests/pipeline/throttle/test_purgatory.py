@@ -1,6 +1,7 @@
 """Throttled clients in purgatory: published, checked ahead of the end, renewed or released, each ending once."""
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -9,7 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pipeline.throttle.publisher import Marker
 from pipeline.throttle.purgatory import RenewLead
+from quota.resolution import MOST_EXCEPTED
 from quota.snapshot import QuotaSnapshot
+from schemas.names import Target
 from tests.pipeline.throttle.loop import CAP_MS, LEAD_MS, HandLoop, quota
 
 # alice may produce 1 000 B/s: 10 000 B in one instant are free, each 1 000 B more cost a second.
@@ -51,7 +54,7 @@ def test_raising_the_bound_releases_at_once_without_traffic() -> None:
 
 @pytest.mark.parametrize(
     "rows",
-    [[], [quota("alice", 1_000.0, mode="shadow")], [quota("alice", 1_000.0), quota("alice", None, "c", "exempt")]],
+    [[], [quota("alice", 1_000.0, mode="shadow")], [quota("alice", None, mode="exempt")]],
     ids=["no quota left", "shadow", "exempt"],
 )
 def test_an_edit_that_no_longer_enforces_releases(rows: list[dict[str, object]]) -> None:
@@ -61,11 +64,104 @@ def test_an_edit_that_no_longer_enforces_releases(rows: list[dict[str, object]])
     assert loop.told()[-1] == ("release", "quota_changed", 0)
 
 
-def test_an_edit_that_gives_a_client_a_row_of_its_own_releases_it_though_the_bound_is_the_same() -> None:
+@pytest.mark.parametrize(
+    "own", [quota("alice", 1_000.0, "c"), quota("alice", None, "c", "exempt")], ids=["equal bound", "exempt"]
+)
+def test_an_edit_that_gives_a_client_a_row_of_its_own_excepts_it_at_once(own: dict[str, object]) -> None:
     loop = HandLoop(quota("alice", 1_000.0))
-    loop.batch(alice=20_000)
-    assert loop.edit(quota("alice", 1_000.0), quota("alice", 1_000.0, "c")) == 1
-    assert loop.told()[-1] == ("release", "quota_changed", 0)
+    loop.batch(alice=60_000)
+    loop.advance(100)
+    assert loop.edit(quota("alice", 1_000.0), own) == 1
+    first, last = loop.records
+    assert (first.except_client_ids, last.except_client_ids) == ([], ["c"])
+    assert (last.cause, last.decision_id) == ("quota_changed", first.decision_id)
+    assert last.throttled_until_ms == first.throttled_until_ms
+    assert not last.holds("alice", "c")
+    assert last.holds("alice", "another")
+    assert loop.edit(quota("alice", 1_000.0), own, quota("bob", 1.0)) == 0
+
+
+def test_a_row_of_its_own_in_shadow_excepts_no_client() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=60_000)
+    assert loop.edit(quota("alice", 1_000.0), quota("alice", 1.0, "c", "shadow")) == 0
+
+
+def test_when_a_users_default_client_id_goes_the_user_is_held_before_its_clients_are_released() -> None:
+    rows = quota("alice", 1_000.0), quota("alice", 1_000.0, "<default>")
+    loop = HandLoop(*rows)
+    loop.batch(alice=60_000)
+    assert loop.records[-1].target == Target("", "alice", "c", None), "each client has a sensor of its own"
+    loop.edit(rows[0])
+    loop.batch(alice=60_000)
+    before = len(loop.records)
+    loop.edit(*rows)
+    held_alone = [record for record in loop.records[before:] if record.client_id is None]
+    assert [record.action for record in held_alone] == ["release"], "no client of it is in its sensor any more"
+    loop.batch(alice=60_000)
+    before = len(loop.records)
+    assert loop.edit(rows[0]) == 2
+    assert [(record.client_id, record.action) for record in loop.records[before:]] == [
+        (None, "throttle"),
+        ("c", "release"),
+    ]
+    assert len(loop.purgatory) == 1
+
+
+def test_a_user_is_held_for_each_quota_type_on_its_own() -> None:
+    loop = HandLoop({"user": "alice", "client_id": "", "producer_byte_rate": 1_000.0, "consumer_byte_rate": 1_000.0})
+    now_ms = loop.clock.steady_ms
+    times = {"sample_start_ms": now_ms // 1_000 * 1_000, "last_event_ms": now_ms}
+    used = {"produced_bytes": 60_000, "fetched_bytes": 20_000}
+    rows = [{"broker_id": "", "user": "alice", "client_id": name, **times, **used} for name in ("a", "b")]
+    assert loop.record(rows) == 2
+    assert {record.target for record in loop.records} == {
+        Target("", "alice", None, name) for name in ("producer_byte_rate", "consumer_byte_rate")
+    }
+    shown = [(row["client_id"], row["asks_hold"], row["more_clients"]) for row in loop.decisions.to_pylist()]
+    assert shown == [*[(None, True, 0)] * 2, *[("a", False, None)] * 2, *[("b", False, None)] * 2]
+    loop.advance(60_000, step_ms=50)
+    assert len(loop.purgatory) == 1, "the fetched bytes are paid for"
+
+
+def test_a_take_over_releases_a_stored_hold_of_a_target_that_is_another_now() -> None:
+    loop = HandLoop(quota("alice", 1_000.0), quota("alice", 1_000.0, "<default>"))
+    loop.batch(alice=60_000)
+    loop.version += 1
+    loop.quotas = QuotaSnapshot.from_rows([quota("alice", 1_000.0)], version=loop.version)
+    loop.restart()
+    loop.purgatory.quotas_changed(loop.quotas)
+    assert (loop.records[-1].target.client_id, loop.records[-1].action) == ("c", "release")
+    assert len(loop.purgatory) == 0
+
+
+def test_with_too_many_exceptions_the_clients_of_a_user_are_held_one_by_one() -> None:
+    own = [quota("alice", 1.0, f"own-{number}") for number in range(MOST_EXCEPTED + 1)]
+    for rows, client_id in ((own[1:], None), (own, "c")):
+        loop = HandLoop(quota("alice", 1_000.0), *rows)
+        loop.batch(alice=60_000)
+        assert [record.client_id for record in loop.records] == [client_id]
+
+
+def test_a_user_gets_its_bound_under_whichever_client_ids_and_a_new_one_each_time_costs_no_record() -> None:
+    bound, seconds = 1_000_000, 120
+
+    def run(name_of: Callable[[int], str]) -> tuple[int, int]:
+        loop, passed = HandLoop(quota("mallory", bound)), 0
+        for number in range(seconds * 10):
+            loop.advance(100, 20)
+            name, now_ms = name_of(number), loop.clock.steady_ms
+            throttles = [one for one in loop.records[-1:] if one.action == "throttle"]
+            if any(one.holds("mallory", name) and one.throttled_until_ms > now_ms for one in throttles):
+                continue
+            times = {"sample_start_ms": now_ms // 1_000 * 1_000, "last_event_ms": now_ms}
+            passed += bound
+            loop.record([{"broker_id": "", "user": "mallory", "client_id": name, **times, "produced_bytes": bound}])
+        return passed, len(loop.records)
+
+    passed, records = run(lambda _: "etl")
+    assert passed / bound / seconds == pytest.approx(1.0, abs=0.15), "of which a burst is 11 s"
+    assert run(lambda number: f"etl-{number}") == (passed, records)
 
 
 def test_a_client_that_goes_on_sending_is_not_told_the_same_again() -> None:
@@ -105,7 +201,7 @@ def test_a_batch_that_pinned_its_quotas_before_an_edit_throttles_nobody_the_edit
     after, loop.quotas = loop.quotas, before
     loop.batch(alice=60_000, bob=60_000)
     assert [(record.user, record.action) for record in loop.records] == [("bob", "throttle")]
-    assert loop.decisions["user"].to_pylist() == ["alice", "bob"], "both decisions are recorded"
+    assert loop.decisions["user"].to_pylist() == ["alice"] * 2 + ["bob"] * 2, "both decisions are recorded"
     loop.quotas = after
     loop.advance(60_000, step_ms=50)
     assert {record.user for record in loop.records} == {"bob"}
@@ -277,8 +373,8 @@ def test_in_shadow_nothing_is_published_and_every_violation_is_recorded() -> Non
     for _ in range(5):
         assert loop.batch(alice=60_000, dora=60_000) == 0
         decisions = loop.decisions.to_pylist()
-        assert {(row["user"], row["mode"], row["applied"]) for row in decisions} >= {("dora", "shadow", False)}
-        assert all(row["mode"] == "shadow" and not row["applied"] for row in decisions)
+        assert {(row["user"], row["mode"], row["asks_hold"]) for row in decisions} >= {("dora", "shadow", False)}
+        assert all(row["mode"] == "shadow" and not row["asks_hold"] for row in decisions)
         loop.advance(1_000, step_ms=10)
     assert len(loop.records) == told
 
@@ -291,7 +387,7 @@ def test_a_batch_that_pinned_the_quotas_before_the_switch_keeps_nobody_held() ->
     loop.advance(100)
     records = len(loop.records)
     assert loop.batch(dora=60_000) == 0, "decided by the version it has pinned, and told nobody"
-    assert loop.decisions["mode"].to_pylist() == ["enforce"]
+    assert loop.decisions["mode"].to_pylist() == ["enforce"] * 2
     loop.quotas = shadow
     assert loop.batch(erin=1) == 0, "the next batch is decided by the new one"
     assert loop.purgatory.quotas_changed(shadow) == 0, "what the poller says every trigger"
