@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from pipeline.errors import Conflict, PipelineError, Refused
 from pipeline.tables.address import creating_elsewhere, full_address, looking_at
@@ -90,6 +90,14 @@ class Instant(NamedTuple):
         return [("evaluated_at_ms", ">=", self.evaluated_at_ms - span_ms), *of_newest_epoch(self.time_epoch)]
 
 
+HELD_TYPE: Final = "held_type"
+TARGET: Final = ("cluster", "broker_id", "user", "client_id", HELD_TYPE)
+"""Keys of `throttle_events`: whom a record holds (`schemas.names.Target`).
+
+`HELD_TYPE` is no column: it is the quota type of a record that holds a user, null for the record of a client.
+"""
+
+
 class TableReader(Protocol):
     """One table that can be read at its newest version; an adapter may be shared between threads.
 
@@ -111,6 +119,7 @@ class TableReader(Protocol):
     ) -> "pa.Table":
         """For each combination of keys the row with the largest `order`: `order`, then `columns`.
 
+        Keys are columns, or those of `TARGET`; null is a value as any other.
         `order` is an INT64 column that no two rows of a combination share. Only what is returned is held in memory.
         """
 

@@ -24,7 +24,7 @@ from pipeline.tables.opening import (
     open_table,
     unreadable,
 )
-from pipeline.tables.port import Condition, Instant, TableReader
+from pipeline.tables.port import HELD_TYPE, Condition, Instant, TableReader
 from schemas.rows import BatchRow
 
 _ENGINE: Final = {
@@ -120,20 +120,20 @@ class StoredTable:
     def newest_of_each(
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
     ) -> pa.Table:
-        """For each combination of keys, `order` and these columns of the row with the largest `order`."""
+        """For each combination of `key_list`, `order` and these columns of the row with the largest `order`."""
         last = ", ".join(f"last_value({_name(name)} ORDER BY {_name(order)}) AS {_name(name)}" for name in columns)
         found = f"max({_name(order)}) AS {_name(order)}, {last}"
-        return self.answer(f"SELECT {found} FROM source{_where(where)} GROUP BY {column_list(keys)}")  # noqa: S608 - quoted by us
+        return self.answer(f"SELECT {found} FROM source{_where(where)} GROUP BY {key_list(keys)}")  # noqa: S608 - quoted by us
 
     def last_of_each(
         self, keys: Sequence[str], order: str, among: Sequence[Condition], where: Sequence[Condition]
     ) -> list[Row]:
-        """Of each combination of keys the row with the largest `order` among some rows, with all columns.
+        """Of each combination of `key_list` the row with the largest `order` among some rows, with all columns.
 
         * `order`: An INT64 column; no two rows have the same value.
         * `where`: Conditions on the row that was found; at least one. Rows that do not meet them are left out.
         """
-        last = f"SELECT max({_name(order)}) FROM source{_where(among)} GROUP BY {column_list(keys)}"  # noqa: S608 - quoted by us
+        last = f"SELECT max({_name(order)}) FROM source{_where(among)} GROUP BY {key_list(keys)}"  # noqa: S608 - quoted by us
         return rows_of(self.answer(f"{_rows_where(self.columns, [*among, *where])} AND {_name(order)} IN ({last})"))
 
     def newest(self, order: Sequence[str], where: Sequence[Condition] = ()) -> Row | None:
@@ -229,6 +229,12 @@ def _predicate(condition: Condition) -> str:
 def column_list(columns: Sequence[str]) -> str:
     """Columns as SQL lists them, quoted."""
     return ", ".join(map(_name, columns))
+
+
+def key_list(keys: Sequence[str]) -> str:
+    """Columns as SQL groups by them, quoted; `HELD_TYPE` may be one of them."""
+    of_user = "CASE WHEN client_id IS NULL THEN quota_type END"
+    return ", ".join(of_user if key == HELD_TYPE else _name(key) for key in keys)
 
 
 def _name(column: str) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import TableMissing
-from pipeline.tables.port import Condition, Instant, TableReader, of_newest_epoch
+from pipeline.tables.port import TARGET, Condition, Instant, TableReader, of_newest_epoch
 from pipeline.tables.queries import StoredTable, column_list, predicates
 from quota.replay import EpochSpan
 
@@ -165,14 +165,13 @@ def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, la
     spans[time_epoch] = min(known_first_ms, first_ms), max(known_last_ms, last_ms)
 
 
-# The throttles that may still run: the last row of each client in `throttle_events`, if it is not a release.
+# The throttles that may still run: the last row of each target in `throttle_events`, if it is not a release.
 
-_CLIENT: Final = ("cluster", "broker_id", "user", "client_id")
 _NO_ROWS: Final[list[Condition]] = [("publish_seq", "<", 0)]
 
 
 def last_throttles(events: TableReader, since_ms: int, of_clients: Sequence[Condition] = ()) -> pa.Table:
-    """The last row of each client, if it is a throttle that ends at `since_ms` (wall clock) or later; in no order.
+    """The last row of each target, if it is a throttle that ends at `since_ms` (wall clock) or later; in no order.
 
     Only the columns that are needed are read, and only the files from the first such throttle on. `of_clients` are
     conditions on the columns that name a client.
@@ -194,10 +193,10 @@ def _running(events: TableReader, since_ms: int, of_clients: Sequence[Condition]
     candidates = events.read(["publish_seq"], [("throttled_until_ms", ">=", since_ms), *of_clients])["publish_seq"]
     if not len(candidates):
         return candidates
-    # The release of a client may end before the throttle that it ends. So from the first candidate on all rows count,
+    # The release of a target may end before the throttle that it ends. So from the first candidate on all rows count,
     # whatever their end.
     later: Condition = ("publish_seq", ">=", pc.min(candidates).as_py())
-    last = events.newest_of_each(_CLIENT, "publish_seq", ["action", "throttled_until_ms"], [later, *of_clients])
+    last = events.newest_of_each(TARGET, "publish_seq", ["action", "throttled_until_ms"], [later, *of_clients])
     runs = pc.and_(
         pc.equal(last["action"], "throttle"),
         pc.greater_equal(last["throttled_until_ms"], since_ms),

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.address import table_uri
-from pipeline.tables.port import Condition
+from pipeline.tables.port import TARGET, Condition
 from pipeline.tables.queries import StoredTable, predicates
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.table import QuotaTable
@@ -202,7 +202,7 @@ ALL: Final = Wanted()
 
 
 def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms: int = 0) -> list[dict[str, Any]]:
-    """The last record of every wanted client that is throttled at `now_ms` (wall clock). The latest end comes first.
+    """The last record of every wanted target that is held at `now_ms` (wall clock). The latest end comes first.
 
     A throttle shorter than `min_hold_ms` from its first record to its end is left out, see `counts`.
     """
@@ -214,7 +214,7 @@ def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms:
         return []
     later: Condition = ("publish_seq", ">=", first)
     runs: list[Condition] = [("action", "=", "throttle"), ("throttled_until_ms", ">", now_ms)]
-    rows = events.last_of_each(_CLIENT, "publish_seq", [later, *wanted.of_client()], [*runs, *wanted.conditions()])
+    rows = events.last_of_each(TARGET, "publish_seq", [later, *wanted.of_client()], [*runs, *wanted.conditions()])
     held = [row for row in rows if counts(_since_ms(events, row, min_hold_ms), row["throttled_until_ms"], min_hold_ms)]
     return sorted(held, key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]))
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.tables.port import (
+    HELD_TYPE,
     Condition,
     Instant,
     checked_epoch,
@@ -88,9 +89,11 @@ class MemoryWriter:
         self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
     ) -> pa.Table:
         rows = self.read(None, where)
-        newest = rows.group_by(list(keys)).aggregate([(order, "max")]).rename_columns({f"{order}_max": order})
-        found = newest.join(rows, [*keys, order], join_type="inner") if rows.num_rows else rows
-        return found.select([order, *columns])
+        newest = {}
+        for row in rows.sort_by(order).to_pylist():
+            values = row | {HELD_TYPE: row.get("quota_type") if row["client_id"] is None else None}
+            newest[tuple(values[key] for key in keys)] = row
+        return pa.Table.from_pylist(list(newest.values()), rows.schema).select([order, *columns])
 
     def newest_value(self, column: str) -> int | None:
         newest: int | None = pc.max(self._table.rows[column]).as_py()

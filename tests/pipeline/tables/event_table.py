@@ -37,10 +37,10 @@ class EventTable:
         self.outbox = DeltaOutbox(self.table, "job")
         self.seq = 0
 
-    def write(self, *records: tuple[str, str, int, int], **columns: Any) -> None:
+    def write(self, *records: tuple[str | None, str, int, int], **columns: Any) -> None:
         """Append records (client-id, action, wall clock when written, throttle time) in one commit.
 
-        They have the columns given. Without them the user is "u", any other text is empty and a number is 0.
+        Without a client-id they hold the user. They have the columns given. Without them the user is "u", any other text is empty and a number is 0.
         """
         filled: dict[str, Any] = {
             field.name: 0 if field.type == pa.int64() else 0.0 if field.type == pa.float64() else ""
@@ -52,11 +52,12 @@ class EventTable:
             end_ms = written_ms + throttle_time_ms
             own = {"client_id": client_id, "action": action, "evaluated_at_ms": written_ms, "publish_seq": self.seq}
             times = {"throttle_time_ms": throttle_time_ms, "throttled_until_ms": end_ms}
-            rows.append(filled | {"user": "u"} | own | times | columns)
+            excepted = {"except_client_ids": [] if client_id is None else None}
+            rows.append(filled | excepted | {"user": "u"} | own | times | columns)
             self.seq += 1
         table = conform(pa.Table.from_pylist(rows), ThrottleEventRow, cluster="c", query_id="q")
         self.outbox.append(table, {"job:publish": self.seq - 1}, {})
 
-    def running(self) -> tuple[int, list[str]]:
+    def running(self) -> tuple[int, list[str | None]]:
         highest, rows = self.outbox.newest()
-        return highest, sorted(rows["client_id"].to_pylist())
+        return highest, sorted(rows["client_id"].to_pylist(), key=str)

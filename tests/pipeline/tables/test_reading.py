@@ -73,7 +73,7 @@ def events(tmp_path: Path) -> EventTable:
     return EventTable(tmp_path)
 
 
-def listed(events: EventTable, now_ms: int) -> list[str]:
+def listed(events: EventTable, now_ms: int) -> list[str | None]:
     return [row["client_id"] for row in running_throttles(events.root, now_ms)]
 
 
@@ -90,6 +90,20 @@ def test_a_client_is_throttled_by_its_last_record_only(events: EventTable) -> No
     assert listed(events, T0_MS + 8_999) == ["c", "b"]
     assert listed(events, T0_MS + 9_000) == ["c"]
     assert listed(events, T0_MS + 9_100) == []
+
+
+def test_a_user_is_held_for_each_quota_type_beside_its_clients(events: EventTable) -> None:
+    events.write((None, "throttle", T0_MS, 5_000), quota_type="producer_byte_rate")
+    events.write((None, "throttle", T0_MS, 5_000), quota_type="request_percentage")
+    events.write(("", "throttle", T0_MS, 5_000), quota_type="consumer_byte_rate")
+    events.write((None, "throttle", T0_MS + 100, 9_000), quota_type="request_percentage")
+    events.write((None, "release", T0_MS + 200, 0), quota_type="producer_byte_rate")
+    events.write(("", "throttle", T0_MS + 300, 5_000), quota_type="producer_byte_rate")
+    _, running = events.outbox.newest()
+    held = sorted(zip(running["publish_seq"].to_pylist(), running["client_id"].to_pylist(), strict=True))
+    assert held == [(3, None), (5, "")]
+    rows = running_throttles(events.root, T0_MS + 1_000)
+    assert [row["publish_seq"] for row in rows] == [3, 5], "the job and the command line agree"
 
 
 def test_an_early_release_of_a_long_throttle_counts_long_before_its_end(events: EventTable) -> None:
@@ -134,7 +148,7 @@ def test_a_gap_in_the_numbers_hides_no_record(events: EventTable) -> None:
 
 RECORDS = st.lists(
     st.tuples(
-        st.sampled_from("abc"),
+        st.sampled_from([("a", "produce"), ("a", "fetch"), ("", "fetch"), (None, "produce"), (None, "fetch")]),
         st.sampled_from(["throttle", "release"]),
         st.integers(0, 2 * HOUR_MS),
         st.sampled_from([0, 500, HOUR_MS, DAY_MS, 4 * DAY_MS]),
@@ -146,18 +160,22 @@ RECORDS = st.lists(
 
 @settings(max_examples=20)
 @given(RECORDS, st.integers(-HOUR_MS, 5 * DAY_MS))
-def test_it_is_what_going_through_all_records_comes_to(records: list[tuple[str, str, int, int]], since_ms: int) -> None:
+def test_it_is_what_going_through_all_records_comes_to(
+    records: list[tuple[tuple[str | None, str], str, int, int]], since_ms: int
+) -> None:
     with TemporaryDirectory() as folder:
         events = EventTable(Path(folder))
-        last: dict[str, tuple[str, int]] = {}
+        last: dict[tuple[str | None, str], tuple[str, int]] = {}
         at_ms = T0_MS
-        for client_id, action, later_ms, throttle_time_ms in records:
+        for (client_id, quota_type), action, later_ms, throttle_time_ms in records:
             at_ms += later_ms
             span_ms = throttle_time_ms if action == "throttle" else 0
-            events.write((client_id, action, at_ms, span_ms))
-            last[client_id] = action, at_ms + span_ms
+            events.write((client_id, action, at_ms, span_ms), quota_type=quota_type)
+            last[client_id, quota_type if client_id is None else ""] = action, at_ms + span_ms
         found = last_throttles(events.table, T0_MS + since_ms)
         running = listed(events, T0_MS + since_ms - 1)
-    expected = {name for name, (action, end) in last.items() if action == "throttle" and end >= T0_MS + since_ms}
-    assert sorted(found["client_id"].to_pylist()) == sorted(expected)
-    assert sorted(running) == sorted(expected), "the job and the command line read them in ways of their own"
+    expected = [name for (name, _), (action, end) in last.items() if action == "throttle" and end >= T0_MS + since_ms]
+    assert sorted(found["client_id"].to_pylist(), key=str) == sorted(expected, key=str)
+    assert sorted(running, key=str) == sorted(expected, key=str), (
+        "the job and the command line read them in ways of their own"
+    )
