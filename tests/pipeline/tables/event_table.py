@@ -40,7 +40,8 @@ class EventTable:
     def write(self, *records: tuple[str | None, str, int, int], **columns: Any) -> None:
         """Append records (client-id, action, wall clock when written, throttle time) in one commit.
 
-        Without a client-id they hold the user. They have the columns given. Without them the user is "u", any other text is empty and a number is 0.
+        Without a client-id they hold the user. They have the columns given.
+        Without them the user is "u", any other text is empty and a number is 0.
         """
         filled: dict[str, Any] = {
             field.name: 0 if field.type == pa.int64() else 0.0 if field.type == pa.float64() else ""
@@ -52,7 +53,7 @@ class EventTable:
             end_ms = written_ms + throttle_time_ms
             own = {"client_id": client_id, "action": action, "evaluated_at_ms": written_ms, "publish_seq": self.seq}
             times = {"throttle_time_ms": throttle_time_ms, "throttled_until_ms": end_ms}
-            excepted = {"except_client_ids": [] if client_id is None else None}
+            excepted: dict[str, Any] = {"except_client_ids": [] if client_id is None else None}
             rows.append(filled | excepted | {"user": "u"} | own | times | columns)
             self.seq += 1
         table = conform(pa.Table.from_pylist(rows), ThrottleEventRow, cluster="c", query_id="q")
