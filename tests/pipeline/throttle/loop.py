@@ -1,5 +1,6 @@
 """Engine, purgatory and publisher on a hand-set clock, with the outbox and the topic in memory."""
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -75,11 +76,11 @@ class HandLoop:
         ]
         return self.record(rows)
 
-    def record(self, rows: list[dict[str, object]]) -> int:
+    def record(self, rows: Sequence[Mapping[str, object]]) -> int:
         """One micro-batch with these rows of usage; the records it led to."""
         self.batch_id += 1
         evaluation = Evaluation("query", self.batch_id, self.clock.steady_ms, self.quotas.version)
-        usage = pa.Table.from_pylist(rows, USAGE)
+        usage = pa.Table.from_pylist([*map(dict, rows)], USAGE)
         self.batches.append((usage, evaluation))
         decided = self.decider.decide(self.quotas, usage, evaluation, self.clock.now())
         self.decisions = decided.decisions

@@ -75,7 +75,7 @@ def rows_of(throttles: list[Held]) -> list[dict[str, object]]:
     return [
         {
             **one.key._asdict(),
-            "except_client_ids": EXCEPTED[one.key] and [*EXCEPTED[one.key]],
+            "except_client_ids": None if one.key.client_id is not None else ["web", one.key.user],
             **{name: getattr(one.reason, name) for name in figures},
             "decision_id": one.decision_id,
             "end_ms": one.end_ms,
@@ -124,8 +124,8 @@ class SameThrottles(RuleBasedStateMachine):
             throttles.append(Held(key, why, f"decision {self.begun}", end_ms, max(end_ms - 30, self.now_ms)))
         ids = np.array([one.decision_id for one in throttles], np.object_)
         times = (np.array([getattr(one, name) for one in throttles], np.int64) for name in ("end_ms", "due_ms"))
-        why = claims(*(one.reason for one in throttles))
-        self.columns.hold(keys_of(keys), clients(*keys), excepted_of(keys), why, ids, *times)
+        claimed = claims(*(one.reason for one in throttles))
+        self.columns.hold(keys_of(keys), clients(*keys), excepted_of(keys), claimed, ids, *times)
         for one in throttles:
             self.objects.hold(one)
 

@@ -67,15 +67,18 @@ def test_an_edit_that_no_longer_enforces_releases(rows: list[dict[str, object]])
 @pytest.mark.parametrize(
     "own", [quota("alice", 1_000.0, "c"), quota("alice", None, "c", "exempt")], ids=["equal bound", "exempt"]
 )
-def test_an_edit_that_gives_a_client_a_row_of_its_own_excepts_it_at_once(own: dict[str, object]) -> None:
+@pytest.mark.parametrize(("used", "later_ms"), [(11_000, 0), (60_000, 100)], ids=["owes what is left", "owes more"])
+def test_an_edit_that_gives_a_client_a_row_of_its_own_excepts_it_at_once(
+    own: dict[str, object], used: int, later_ms: int
+) -> None:
     loop = HandLoop(quota("alice", 1_000.0))
-    loop.batch(alice=60_000)
+    loop.batch(alice=used)
     loop.advance(100)
     assert loop.edit(quota("alice", 1_000.0), own) == 1
     first, last = loop.records
-    assert (first.except_client_ids, last.except_client_ids) == ([], ["c"])
+    assert [[*(one.except_client_ids or ())] for one in loop.records] == [[], ["c"]]
     assert (last.cause, last.decision_id) == ("quota_changed", first.decision_id)
-    assert last.throttled_until_ms == first.throttled_until_ms
+    assert last.throttled_until_ms - first.throttled_until_ms == later_ms
     assert not last.holds("alice", "c")
     assert last.holds("alice", "another")
     assert loop.edit(quota("alice", 1_000.0), own, quota("bob", 1.0)) == 0
