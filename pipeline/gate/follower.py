@@ -20,7 +20,7 @@ from pipeline.cluster.acls import Acl, PermissionMissing
 from pipeline.cluster.connecting import open_client, permission_missing
 from pipeline.errors import PipelineError, first_line
 from schemas.errors import UnreadableRecord
-from schemas.names import ClientKey
+from schemas.names import Target
 from schemas.throttle_record import ThrottleRecord
 
 # The reader: from the start of the topic, committed records only, with partitions that are added later.
@@ -210,7 +210,7 @@ class Follower(Protocol):
     def start(self, handle_records: RecordHandler) -> None:
         """Hand every committed record to `handle_records`, once. Call it once.
 
-        All calls come from one thread, and the records of one client come in the order of the topic. Records that
+        All calls come from one thread, and the records of one target come in the order of the topic. Records that
         arrived together are handed over in one call, because it costs less to wake many callers at once. When the topic
         was deleted and recreated, a call has the flag, perhaps without a record; all that was handed over is void then.
         """
@@ -248,7 +248,7 @@ class KafkaFollower:
         self._reader = self._new_reader()
         self._caught_up = Event()
         self._stopping = Event()
-        self._first: dict[tuple[str, ClientKey], Found] = {}
+        self._first: dict[tuple[str, Target], Found] = {}
         self._thread = Thread(target=self._run, name="gate-follower", daemon=True)
 
     @property
@@ -330,13 +330,13 @@ class KafkaFollower:
                 probe_at = time.monotonic() + PROBE_EVERY_SECONDS
 
     def _gather(self, found: Sequence[Found]) -> None:
-        """Keep the last record of each client, as partitions are read one after the other at first.
+        """Keep the last record of each target, as partitions are read one after the other at first.
 
-        In one partition the order of the topic counts. A client has records in two only after partitions were added;
+        In one partition the order of the topic counts. A target has records in two only after partitions were added;
         of those the job has counted the later ones up.
         """
         for one in found:
-            key = (one.record.cluster, one.record.client)
+            key = (one.record.cluster, one.record.target)
             last = self._first.get(key)
             if last is None or last.partition == one.partition or last.record.publish_seq < one.record.publish_seq:
                 self._first[key] = one

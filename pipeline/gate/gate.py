@@ -98,7 +98,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """A throttle that runs now; the client must wait at least `remaining_ms` longer, as it may be renewed."""
+    """A throttle that runs now; it lasts at least `remaining_ms` longer, as it may be renewed."""
 
     remaining_ms: int
     record: ThrottleRecord
@@ -271,12 +271,12 @@ class Gate:
             self._waiting_room.leave(caller)
 
     def throttle_of(self, user: str, client_id: str = "", broker_id: str = "") -> Throttled | None:
-        """The client's running throttle, without waiting; None if it may pass."""
+        """Of the running throttles that hold the client the one that ends last; None if it may pass. Does not wait."""
         lease = self._waiting_room.lease(ClientKey(broker_id, user, client_id))
         return None if lease is None else self._throttled(lease)
 
     def throttles(self) -> list[Throttled]:
-        """All running throttles; the one that ends first comes first."""
+        """All running throttles, of clients and of users; the one that ends first comes first."""
         return sorted(map(self._throttled, self._waiting_room.leases()), key=lambda throttled: throttled.remaining_ms)
 
     def stats(self) -> GateStats:

@@ -76,7 +76,8 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
         return _Answer(as_json(throttled), 429, {"Retry-After": str(retry_after_seconds)})
 
     async def throttles(_request: Request) -> Response:
-        return _Answer({"throttles": [as_json(throttled) for throttled in gate.throttles()]})
+        running = [{**as_json(each), "except_client_ids": each.record.except_client_ids} for each in gate.throttles()]
+        return _Answer({"throttles": running})
 
     async def healthz(_request: Request) -> Response:
         return _Answer({"status": _STATUS.get(gate.state, "stale"), "state": gate.state})
@@ -120,7 +121,10 @@ def read_query(parameters: Sequence[tuple[str, str]]) -> ThrottleQuery:
 
 
 def as_json(throttled: Throttled) -> dict[str, Any]:
-    """A running throttle as the answers show it; O, T and W by their full names."""
+    """A running throttle as the answers show it; O, T and W by their full names.
+
+    It has the names of its target: `client_id` is null in the throttle of all client-ids of a user.
+    """
     record = throttled.record
     elapsed_ms = record.throttle_time_ms - throttled.remaining_ms
     reason = ("quota_type", "observed", "bound", "window_ms", "cause", "decision_id")
@@ -203,7 +207,7 @@ def gate_metrics(gate: Gate) -> Iterable[Metric]:
         ("delayed_operations", "Callers that wait for a time-out.", occupancy.delayed_operations),
         ("waiting_callers", "Callers that wait.", occupancy.waiting),
         ("waiting_for_memory", "Callers that wait for bytes of the pool.", occupancy.waiting_for_memory),
-        ("throttled_clients", "Throttles that run.", occupancy.throttled_clients),
+        ("throttles", "Throttles that run, of clients and of users.", occupancy.throttles),
         ("pool_size_bytes", "Size of the memory pool.", occupancy.pool_size_bytes),
         ("pool_available_bytes", "What is left of the memory pool.", occupancy.pool_available_bytes),
         ("pool_used_bytes", "Bytes of waiting requests.", occupancy.pool_used_bytes),

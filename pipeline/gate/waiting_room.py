@@ -1,6 +1,6 @@
 """Where throttled callers wait: Kafka's purgatory for the time, KIP-72's memory pool for the bytes. No threads."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, Literal, NamedTuple, Protocol
@@ -15,9 +15,19 @@ from schemas.throttle_record import ThrottleRecord
 
 # Until when each client is blocked, from the records of the throttle topic.
 
+WatchKey = tuple[str, str, str | None]
+"""Broker, user and client-id of a throttle, or of who waits for it; client-id None: all client-ids of the user."""
+
+
+def watch_keys_of(client: ClientKey) -> tuple[WatchKey, ...]:
+    """The keys of all throttles that may hold a client: on the whole cluster, and on its broker if one is named."""
+    broker_id, user, client_id = client
+    on_cluster: tuple[WatchKey, ...] = (("", user, client_id), ("", user, None))
+    return (*on_cluster, (broker_id, user, client_id), (broker_id, user, None)) if broker_id else on_cluster
+
 
 class Lease(NamedTuple):
-    """The throttle of one client, by its newest record; its end, exclusive, is on the clock of the state's caller."""
+    """A throttle, by its newest record; its end, exclusive, is on the clock of the state's caller."""
 
     until_ms: int
     record: ThrottleRecord
@@ -35,11 +45,15 @@ def lease_end_ms(record: ThrottleRecord, now: Moment) -> int:
     return now.steady_ms + min(record.throttled_until_ms - now.wall_ms, record.throttle_time_ms)
 
 
+_Leases = Mapping[tuple[str, str | None], Lease]
+"""Throttles with one watch key, by cluster, and of a user also by quota type. It is replaced, never changed."""
+
+
 class ThrottleState:
     """Until when each client is blocked, from the records of one topic, each once and in the order of the topic.
 
-    Of a client the last record counts. Its `publish_seq` is not compared: it begins again with a new life of the job,
-    whose tables and topics were recreated.
+    Of a target, in a cluster, the last record counts. Its `publish_seq` is not compared: it begins again with a new
+    life of the job, whose tables and topics were recreated.
 
     It fails open: a throttle ends at its own end even if no further record comes, and a client without records is
     not blocked. Any thread may read while one thread applies records.
@@ -51,64 +65,58 @@ class ThrottleState:
 
     def __init__(self, cluster: str | None = None) -> None:
         self._cluster = cluster
-        self._clusters: dict[str, dict[ClientKey, Lease]] = {}
+        self._by_key: dict[WatchKey, _Leases] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._clusters.values()))
+        return sum(map(len, self._by_key.values()))
 
-    def apply(self, record: ThrottleRecord, until_ms: int) -> bool:
-        """Apply one record; False for one of another cluster, which is ignored. Of a release nothing is kept.
+    def apply(self, record: ThrottleRecord, until_ms: int) -> WatchKey | None:
+        """Apply one record; None for one of another cluster, which is ignored. Of a release nothing is kept.
 
         Args:
             until_ms: Its end, on the clock of the caller.
         """
         if self._cluster is not None and record.cluster != self._cluster:
-            return False
-        key = record.client
-        of_cluster = self._clusters.setdefault(record.cluster, {})
-        if record.action == "release":
-            of_cluster.pop(key, None)
-        else:
-            of_cluster[key] = Lease(until_ms, record)
-        return True
+            return None
+        target = record.target
+        key, own = target[:3], (record.cluster, target.quota_type)
+        others = {each: lease for each, lease in self._by_key.get(key, {}).items() if each != own}
+        self._keep(key, others if record.action == "release" else {**others, own: Lease(until_ms, record)})
+        return key
 
-    def forget(self) -> list[ClientKey]:
-        """Forget all throttles: another topic takes this one's place. Returns their clients."""
-        clusters, self._clusters = self._clusters, {}
-        return [key for of_cluster in clusters.values() for key in of_cluster]
+    def forget(self) -> list[WatchKey]:
+        """Forget all throttles: another topic takes this one's place. Returns their watch keys."""
+        forgotten, self._by_key = self._by_key, {}
+        return list(forgotten)
 
     def lease_of(self, client: ClientKey) -> Lease | None:
-        """The throttle of a client, which may have ended; None if there is none.
+        """Of all throttles that hold a client the one that ends last, which may have ended; None if there is none.
 
-        With a broker: the one that ends later of that broker's throttle and the whole cluster's. Without a broker:
-        only the whole cluster's. It runs for every waiting caller, so it is quick.
+        They are its own and those of its user that do not except it: the whole cluster's, and with a broker also that
+        broker's. It runs for every waiting caller, so it is quick.
         """
-        keys = (client, client._replace(broker_id="")) if client.broker_id else (client,)
         found: Lease | None = None
-        for of_cluster in list(self._clusters.values()):
-            for key in keys:
-                lease = of_cluster.get(key)
-                if lease is not None and (found is None or lease.until_ms > found.until_ms):
+        for key in watch_keys_of(client):
+            for lease in self._by_key.get(key, {}).values():
+                is_last = found is None or lease.until_ms > found.until_ms
+                if is_last and lease.record.holds(client.user, client.client_id):
                     found = lease
         return found
 
     def running(self, now_ms: int) -> Iterator[Lease]:
         """The throttles that have not ended, in no order."""
-        return (
-            lease
-            for of_cluster in list(self._clusters.values())
-            for lease in list(of_cluster.values())
-            if lease.until_ms > now_ms
-        )
+        return (lease for leases in list(self._by_key.values()) for lease in leases.values() if lease.until_ms > now_ms)
 
-    def prune(self, now_ms: int) -> int:
-        """Forget the throttles that have ended; returns how many."""
-        pruned = 0
-        for of_cluster in self._clusters.values():
-            for key in [key for key, lease in list(of_cluster.items()) if lease.until_ms <= now_ms]:
-                del of_cluster[key]
-                pruned += 1
-        return pruned
+    def prune(self, now_ms: int) -> None:
+        """Forget the throttles that have ended."""
+        for key, leases in list(self._by_key.items()):
+            self._keep(key, {each: lease for each, lease in leases.items() if lease.until_ms > now_ms})
+
+    def _keep(self, key: WatchKey, leases: _Leases) -> None:
+        if leases:
+            self._by_key[key] = leases
+        else:
+            self._by_key.pop(key, None)
 
 
 class GateDepleted(PipelineError):
@@ -159,11 +167,10 @@ class Gatekeeper(Protocol):
 class WaitingCaller(DelayedOperation):
     """A delayed operation that completes when its client's throttle has ended: by a release, or by its end.
 
-    It reads the end again when a record of the client arrives and when the time-out fires. So a renewal that
-    is published before the caller wakes makes it wait on, and an earlier end wakes it earlier.
+    It reads the end again when a record of the client or its user arrives, and when the time-out fires. So a renewal
+    that is published before the caller wakes makes it wait on, and an earlier end wakes it earlier.
 
     Attributes:
-        keys: Watch keys: the client on the whole cluster, and on its broker if one was named.
         has_memory: It does not wait for memory (any more). Guarded by the lock of the gatekeeper.
         allocation: Its bytes in the pool; None while it waits for memory, and when it needs none of the pool.
     """
@@ -178,8 +185,7 @@ class WaitingCaller(DelayedOperation):
         """Make a caller without a watch, a time-out or memory. `wake` is called once, from any thread: it is quick."""
         super().__init__(delay_ms=0)
         self.client = client
-        cluster_wide = client._replace(broker_id="")
-        self.keys = (cluster_wide,) if client == cluster_wide else (cluster_wide, client)
+        self.keys = watch_keys_of(client)
         self.size_bytes = size_bytes
         self.has_memory = False
         self.allocation: Allocation | None = None
@@ -243,6 +249,7 @@ class Occupancy:
         pool_used_bytes: In use by callers that wait, and by callers that are awake and have not left yet. Bytes of
             callers that went on after their throttle without finding any in the pool are not part of it.
         pool_depleted_percent: Share of the last minute in which the pool refused, 0 to 100.
+        throttles: Those that run: one for each client, and for each user and quota type.
     """
 
     purgatory_size: int
@@ -253,7 +260,7 @@ class Occupancy:
     pool_available_bytes: int
     pool_used_bytes: int
     pool_depleted_percent: float
-    throttled_clients: int
+    throttles: int
 
 
 # Memory of waiting requests.
@@ -451,11 +458,11 @@ class WaitingRoom:
     def apply(self, records: Sequence[ThrottleRecord], is_new_topic: bool = False) -> None:
         """Apply records of the throttle topic, as a `Follower` hands them over, and wake the callers that may pass."""
         now = self._clock.now()
-        clients = dict.fromkeys(self._state.forget() if is_new_topic else ())
-        changed = [record for record in records if self._state.apply(record, lease_end_ms(record, now))]
-        clients |= dict.fromkeys(record.client for record in changed)
-        for client in clients:
-            self._purgatory.check_and_complete(client)
+        keys = dict.fromkeys(self._state.forget() if is_new_topic else ())
+        changed = (self._state.apply(record, lease_end_ms(record, now)) for record in records)
+        keys |= {key: None for key in changed if key is not None}
+        for key in keys:
+            self._purgatory.check_and_complete(key)
         if now.steady_ms >= self._prune_at_ms:
             self._prune_at_ms = now.steady_ms + _PRUNE_EVERY_MS
             self._state.prune(now.steady_ms)
@@ -477,7 +484,7 @@ class WaitingRoom:
         self._purgatory.wake()
 
     def lease(self, client: ClientKey) -> Lease | None:
-        """The client's running throttle, with its end on the steady clock; None when it is not throttled."""
+        """Of the running throttles that hold a client the one that ends last, on the steady clock; None for none."""
         lease = self._state.lease_of(client)
         return None if self._closed or lease is None or lease.until_ms <= self.now_ms() else lease
 
@@ -515,5 +522,5 @@ class WaitingRoom:
                 pool_available_bytes=pool.available_bytes,
                 pool_used_bytes=pool.used_bytes,
                 pool_depleted_percent=pool.depleted_percent,
-                throttled_clients=len(self.leases()),
+                throttles=len(self.leases()),
             )

@@ -8,6 +8,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import printable
 from quota.throttle_time import throttle_time_of
 from quota.units import against_bound, rate_text, rate_unit
+from schemas.names import Target
 from schemas.throttle_record import BATCH_CAUSES, SENSOR, ThrottleRecord, verb_of
 
 Row = Mapping[str, Any]
@@ -20,7 +21,7 @@ def line_of(row: Row, quota_version: int) -> str:
     Instants are UTC; O, T and a debt share one unit; seconds have one decimal. A bucket's debt is given where O ≤ T,
     and what is still owed where a client is released: they are why it is held, or the little that it is let go with.
     """
-    who, held_ms, owed_ms = f"{row['user']}/{row['client_id']}", row["throttle_time_ms"], row["owed_ms"]
+    who, held_ms, owed_ms = str(Target.of(row)), row["throttle_time_ms"], row["owed_ms"]
     if row["broker_id"]:
         who += f"@{row['broker_id']}"
     figures = f"{printable(who)} {row['quota_type']} {_rates(row)}"

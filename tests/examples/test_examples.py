@@ -12,17 +12,22 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.process import free_ports
-from pipeline.jvm.jars import broker_classpath
-from pipeline.jvm.java import find_jdk
+from pipeline.jvm.jars import broker_classpath, fetch
+from pipeline.jvm.java import Java, find_jdk
+from schemas.throttle_record import Message
 from tests.integration.throttle_job import ThrottleJob
+from tests.throttle_records import CLIENTS, held_until_ms, is_of_another_version, messages
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+READER = EXAMPLES / "ThrottleReader.java"
 
 
 @pytest.fixture
@@ -141,15 +146,55 @@ def test_the_service_holds_requests_until_the_throttle_ends(broker: EmbeddedBrok
         assert 500 <= int(late.value.headers["Retry-After"]) <= 998, "the service itself has waited for 2 s"
 
 
-@pytest.mark.broker
-def test_the_java_reader_says_who_waits_and_who_may_go_on(broker: EmbeddedBroker, job: ThrottleJob) -> None:
-    jdk = find_jdk()
-    if jdk is None:
+@pytest.fixture(scope="module")
+def jdk() -> Java:
+    found = find_jdk()
+    if found is None:
         pytest.skip("the Java example is run from source, which needs a JDK; none in JAVA_HOME or on PATH")
+    return found
+
+
+@pytest.fixture(scope="module")
+def classpath() -> str:
+    fetch()
+    return os.pathsep.join(map(str, broker_classpath()))
+
+
+@pytest.mark.broker
+def test_the_java_reader_says_when_a_client_waits_and_when_it_may_go_on(
+    broker: EmbeddedBroker, job: ThrottleJob, jdk: Java, classpath: str
+) -> None:
     job.throttle("alice")
-    classpath = os.pathsep.join(map(str, broker_classpath()))
-    command = [str(jdk.executable), "-XX:TieredStopAtLevel=1", "-cp", classpath, str(EXAMPLES / "ThrottleReader.java")]
-    with running(*command, broker.bootstrap_servers, job.name) as reader:
-        assert line_with(reader, "alice").startswith('["c","","alice","c"] waits ')
+    command = [str(jdk.executable), "-XX:TieredStopAtLevel=1", "-cp", classpath, str(READER)]
+    with running(*command, broker.bootstrap_servers, job.name, "c", "alice", "c") as reader:
+        assert line_with(reader, "alice").startswith("alice/c waits ")
         job.release("alice")
-        assert line_with(reader, "alice") == '["c","","alice","c"] may go on\n'
+        assert line_with(reader, "alice") == "alice/c may go on\n"
+
+
+@pytest.fixture(scope="module")
+def java_answers(
+    jdk: Java, classpath: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator["subprocess.Popen[str]"]:
+    """The Java reader, asked over its standard input; see `ThrottleReaderAnswers`."""
+    classes = str(tmp_path_factory.mktemp("classes"))
+    sources = [str(READER), str(Path(__file__).with_name("ThrottleReaderAnswers.java"))]
+    subprocess.run([str(jdk.home / "bin" / "javac"), "-cp", classpath, "-d", classes, *sources], check=True)
+    command = [str(jdk.executable), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join([classes, classpath])]
+    with subprocess.Popen(
+        [*command, "ThrottleReaderAnswers"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+    ) as child:
+        yield child
+        child.kill()
+
+
+@given(sent=st.lists(messages(), max_size=12))
+@settings(max_examples=100)
+def test_the_java_reader_holds_whom_the_rule_holds(java_answers: "subprocess.Popen[str]", sent: list[Message]) -> None:
+    assert java_answers.stdin is not None
+    assert java_answers.stdout is not None
+    records = [(one.key.decode(), one.value.decode()) for one in sent]
+    java_answers.stdin.writelines(json.dumps(line) + "\n" for line in (*records, *CLIENTS, []))
+    java_answers.stdin.flush()
+    answers = [int(java_answers.stdout.readline()) for _ in (*CLIENTS, [])]
+    assert answers == [*(held_until_ms(sent, *client) for client in CLIENTS), sum(map(is_of_another_version, sent))]

@@ -23,23 +23,41 @@ DEFECTS: Final = (
         "a gate ignores the records of a job that counts them anew",
         "ThrottleState.apply",
         (
-            '        if record.action == "release":',
-            "        if key in of_cluster and of_cluster[key].record.publish_seq > record.publish_seq:\n"
-            '            return False\n        if record.action == "release":',
+            "        others = ",
+            "        newest = max((one.record.publish_seq for one in self._by_key.get(key, {}).values()), default=-1)\n"
+            "        if record.publish_seq < newest:\n            return None\n        others = ",
         ),
         _STATE,
     ),
     Defect(
         "a release of one cluster lets go who is held by another",
         "ThrottleState.apply",
-        ("self._clusters.setdefault(record.cluster, {})", 'self._clusters.setdefault("", {})'),
+        ("(record.cluster, target.quota_type)", '("", target.quota_type)'),
         _STATE,
     ),
     Defect(
         "on a named broker the whole cluster's throttle does not count",
-        "ThrottleState.lease_of",
-        ('(client, client._replace(broker_id="")) if client.broker_id else (client,)', "(client,)"),
+        "watch_keys_of",
+        ("(*on_cluster, (broker_id,", "((broker_id,"),
         _STATE,
+    ),
+    Defect(
+        "a user's throttle for one quota type takes the place of its throttle for another",
+        "ThrottleState.apply",
+        ("(record.cluster, target.quota_type)", "(record.cluster, None)"),
+        _STATE,
+    ),
+    Defect(
+        "a user's throttle holds the client-ids that it excepts",
+        "ThrottleRecord.holds",
+        (" and client_id not in (self.except_client_ids or ())", ""),
+        _STATE,
+    ),
+    Defect(
+        "the release of a user wakes no caller of its client-ids",
+        "WaitingCaller.__init__",
+        ("self.keys = watch_keys_of(client)", "self.keys = watch_keys_of(client)[::2]"),
+        _ROOM,
     ),
     Defect(
         "callers of a topic that is gone wait for the end of its throttles",

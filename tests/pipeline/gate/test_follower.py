@@ -270,6 +270,23 @@ def test_of_the_first_reading_the_last_record_of_a_client_counts(
     follower.close()
 
 
+def test_a_record_of_another_version_is_counted_and_holds_no_client(
+    logs: Logs, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = [message(record(number, user=f"user-{number}")).value for number in range(4)]
+    versions = (b"1", b"2", b"3", b"null")
+    logs.logs[0] = [
+        value.replace(b'"schema_version":2', b'"schema_version":' + each)
+        for value, each in zip(sent, versions, strict=True)
+    ]
+    reader = ThrottleTopicReader("broker:9092", "throttles")
+    reader.open()
+    assert [found.record.user for found in reader.poll(0)] == ["user-1"]
+    assert reader.unreadable == 3
+    assert len(caplog.messages) == 1
+    assert "schema_version" in caplog.text
+
+
 class GivenReader:
     """Gives one list of records at each poll. The topic ends, at the start, where `ends` says."""
 

@@ -79,6 +79,17 @@ def test_a_throttled_client_is_a_429_with_end_and_reason(setting: GateSetting, c
     }
 
 
+def test_a_throttle_of_a_user_is_the_answer_for_all_client_ids_but_its_exceptions(
+    setting: GateSetting, client: Client
+) -> None:
+    setting.throttle(for_ms=2_000, client_id=None, except_client_ids=("web",))
+    held = [client.get(f"/v1/throttle?user=alice&client_id={name}") for name in ("etl", "new", "", "null")]
+    assert [(one.status_code, one.json()["client_id"]) for one in held] == [(429, None)] * 4
+    assert client.get("/v1/throttle?user=alice&client_id=web").json() == {"throttled": False}
+    (listed,) = client.get("/v1/throttles").json()["throttles"]
+    assert listed == {**held[0].json(), "except_client_ids": ["web"]}
+
+
 def test_a_waiting_request_is_answered_when_its_client_is_released(setting: GateSetting, client: Client) -> None:
     setting.throttle()
     with ThreadPoolExecutor(1) as pool:
@@ -147,7 +158,7 @@ def test_metrics_are_the_gauges_of_the_gate_and_how_it_has_answered(setting: Gat
     assert (answer.status_code, answer.headers["Content-Type"].partition(";")[0]) == (200, "text/plain")
     told = dict(line.rsplit(" ", 1) for line in answer.text.splitlines() if not line.startswith("#"))
     assert told['kquota_gate_state{state="following"}'] == "1.0"
-    assert (told["kquota_gate_throttled_clients"], told["kquota_gate_pool_size_bytes"]) == ("1.0", "32768.0")
+    assert (told["kquota_gate_throttles"], told["kquota_gate_pool_size_bytes"]) == ("1.0", "32768.0")
     assert told['kquota_gate_answers_total{answer="go"}'] == "1.0"
     assert told['kquota_gate_answers_total{answer="throttled"}'] == "2.0"
     assert "alice" not in answer.text

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,13 +14,17 @@ from pipeline.clock import Moment, wall_ms
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
-from pipeline.gate.waiting_room import ThrottleState, lease_end_ms
+from pipeline.gate.waiting_room import GateLimits, ThrottleState, WaitingRoom, lease_end_ms
+from schemas.errors import UnreadableRecord
 from schemas.names import ClientKey
-from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_record import Message, ThrottleRecord
+from tests.fakes.clock import ManualClock
 from tests.forking import in_a_child
 from tests.pipeline.throttle.factories import record, release
-from tests.throttle_records import message
+from tests.throttle_records import CLIENTS, CLUSTERS, LAST_END_MS, held_until_ms, message, messages
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
+
+REQUESTS = "request_percentage"
 
 
 def state_after(*records: ThrottleRecord, cluster: str | None = "c") -> ThrottleState:
@@ -50,7 +55,7 @@ def test_nothing_is_kept_of_released_clients(clients: list[int]) -> None:
 def test_all_is_forgotten_of_another_topic() -> None:
     state = state_after(record(1), record(2, user="bob"), release(3, user="carol"), cluster=None)
 
-    assert {client.user for client in state.forget()} == {"alice", "bob"}
+    assert {user for _, user, _ in state.forget()} == {"alice", "bob"}
     assert (len(state), state.forget()) == (0, [])
 
 
@@ -79,6 +84,22 @@ def test_a_lease_ends_as_far_from_now_as_its_wall_clock_end_and_no_farther_than_
     throttle = record(until_ms=until_ms, throttle_time_ms=1_000)
 
     assert lease_end_ms(throttle, Moment(wall_ms=wall_ms, steady_ms=50_000)) == end_ms
+
+
+@given(st.lists(messages(), max_size=12), st.integers(0, LAST_END_MS))
+def test_a_client_is_held_until_the_last_throttle_ends_that_holds_it(sent: list[Message], now_ms: int) -> None:
+    records = []
+    for one in sent:
+        with suppress(UnreadableRecord):
+            records.append(ThrottleRecord.from_value(one.value))
+    clock = ManualClock(0)
+    rooms = {cluster: WaitingRoom(GateLimits(), cluster, clock) for cluster in CLUSTERS}
+    for room in rooms.values():
+        room.apply(records)
+    clock.advance(now_ms)
+    for cluster, *client in CLIENTS:
+        lease, end_ms = rooms[cluster].lease(ClientKey(*client)), held_until_ms(sent, cluster, *client)
+        assert (0 if lease is None else lease.until_ms) == (end_ms if end_ms > now_ms else 0)
 
 
 def test_records_of_two_clusters_are_counted_apart() -> None:
@@ -168,3 +189,14 @@ def test_only_the_named_pair_is_blocked_until_its_end() -> None:
     foreign = record(cluster="other")
     found = [blocked_until_ms(state_after(foreign, cluster=one), "alice", "etl") for one in ("c", None)]
     assert found == [0, 5_000]
+
+
+def test_nothing_is_kept_of_throttles_that_have_ended() -> None:
+    of_user = {"client_id": None, "except_client_ids": ()}
+    state = state_after(record(1, 5_000), record(2, 6_000, **of_user), record(3, 7_000, quota_type=REQUESTS, **of_user))
+
+    kept = []
+    for now_ms in (4_999, 5_000, 6_999, 7_000):
+        state.prune(now_ms)
+        kept.append(len(state))
+    assert kept == [3, 2, 1, 0]

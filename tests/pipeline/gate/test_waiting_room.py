@@ -11,6 +11,7 @@ has not: clusters, brokers, clocks, closing, and one caller with its timer.
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
@@ -29,10 +30,12 @@ from pipeline.gate.waiting_room import (
 from purgatory.delayed_operation import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
 from purgatory.timing_wheel import TimerTask
+from quota.entity import QUOTA_TYPES
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock, ManualMonotonicClock
 from tests.pipeline.throttle.factories import ALICE, record, release
+from tests.throttle_records import held_until_ms, message
 
 START_MS = 1_000
 
@@ -74,8 +77,14 @@ def until(end_ms: int, publish_seq: int = 1, **changes: Any) -> ThrottleRecord:
 
 POOL_BYTES = 10
 MAX_REQUEST_BYTES = 6
-USERS = ("alice", "bob", "carol")
-users = st.sampled_from(USERS)
+CLIENT_IDS = ("", "etl", "web")
+CLIENTS = [ClientKey("", *names) for names in product(("alice", "bob"), CLIENT_IDS)]
+clients = st.sampled_from(CLIENTS)
+TARGETS: list[dict[str, Any]] = [
+    *({"user": one.user, "client_id": one.client_id} for one in CLIENTS),
+    *({"user": user, "client_id": None, "quota_type": kind} for kind in QUOTA_TYPES for user in ("alice", "bob")),
+]
+targets = st.sampled_from(TARGETS)
 
 
 @dataclass
@@ -84,7 +93,7 @@ class Waiter:
 
     caller: WaitingCaller
     name: int
-    user: str
+    client: ClientKey
     size_bytes: int
     has_memory: bool
     in_pool: bool = False
@@ -101,18 +110,18 @@ class RoomAgainstModel(RuleBasedStateMachine):
         self.waiting_room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES), None, self.clock)
         self.refuses = True
         self.woken: set[int] = set()
-        self.until_ms: dict[str, int] = {}
+        self.records: list[ThrottleRecord] = []
+        self.ends_ms = dict.fromkeys(CLIENTS, 0)
         self.waiters: list[Waiter] = []  # in the order they came
         self.callers = 0
-        self.seq = 100
 
-    @initialize(refuses=st.booleans(), lengths_ms=st.lists(st.integers(1, 1_000), min_size=3, max_size=3))
+    @initialize(refuses=st.booleans(), lengths_ms=st.lists(st.integers(1, 1_000), min_size=6, max_size=6))
     def start(self, refuses: bool, lengths_ms: list[int]) -> None:
         self.refuses = refuses
         when_full = "refuse" if refuses else "wait"
         self.waiting_room = WaitingRoom(GateLimits(POOL_BYTES, MAX_REQUEST_BYTES, when_full), None, self.clock)  # type: ignore[arg-type]
-        for user, length_ms in zip(USERS, lengths_ms, strict=True):
-            self.throttle(user, length_ms)
+        for target, length_ms in zip(TARGETS, lengths_ms, strict=False):
+            self.throttle(target, length_ms, ())
 
     @property
     def now_ms(self) -> int:
@@ -122,11 +131,11 @@ class RoomAgainstModel(RuleBasedStateMachine):
     def used_bytes(self) -> int:
         return sum(waiter.size_bytes for waiter in self.waiters if waiter.in_pool)
 
-    def used_bytes_of(self, user: str) -> int:
-        return sum(waiter.size_bytes for waiter in self.waiters if waiter.has_memory and waiter.user == user)
+    def used_bytes_of(self, client: ClientKey) -> int:
+        return sum(waiter.size_bytes for waiter in self.waiters if waiter.has_memory and waiter.client == client)
 
-    def is_throttled(self, user: str) -> bool:
-        return self.until_ms.get(user, 0) > self.now_ms
+    def is_throttled(self, client: ClientKey) -> bool:
+        return self.ends_ms[client] > self.now_ms
 
     def settle(self) -> None:
         """Give memory to those that wait for it, then wake those that have it and whose throttle is over.
@@ -140,57 +149,63 @@ class RoomAgainstModel(RuleBasedStateMachine):
                     break
                 waiter.has_memory = waiter.in_pool = True
         for waiter in self.waiters:
-            if not self.is_throttled(waiter.user) and self.used_bytes_of(waiter.user) < POOL_BYTES:
+            if not self.is_throttled(waiter.client) and self.used_bytes_of(waiter.client) < POOL_BYTES:
                 waiter.has_memory = True
         for waiter in self.waiters:
-            if waiter.has_memory and not self.is_throttled(waiter.user):
+            if waiter.has_memory and not self.is_throttled(waiter.client):
                 waiter.is_awake = True
 
-    @rule(user=users, length_ms=st.integers(1, 40) | st.integers(100, 1_000))
-    def throttle(self, user: str, length_ms: int) -> None:
-        self.seq += 1
+    def throttle_of(self, target: dict[str, Any], length_ms: int, excepted: tuple[str, ...] = ()) -> ThrottleRecord:
+        exceptions = excepted if target["client_id"] is None else None
         until_ms = self.now_ms + length_ms
-        self.waiting_room.apply([record(self.seq, until_ms, user=user, throttle_time_ms=length_ms)])
-        self.until_ms[user] = until_ms
+        return record(0, until_ms, throttle_time_ms=length_ms, except_client_ids=exceptions, **target)
+
+    @rule(
+        whom=targets,
+        length_ms=st.integers(1, 40) | st.integers(100, 1_000),
+        excepted=st.lists(st.sampled_from(CLIENT_IDS), max_size=2).map(tuple),
+    )
+    def throttle(self, whom: dict[str, Any], length_ms: int, excepted: tuple[str, ...]) -> None:
+        self.apply(self.throttle_of(whom, length_ms, excepted))
+
+    @rule(released=st.lists(targets, min_size=1, max_size=3))
+    def release(self, released: list[dict[str, Any]]) -> None:
+        throttles = (self.throttle_of(target, 0) for target in released)
+        self.apply(*(each.model_copy(update={"action": "release"}) for each in throttles))
+
+    @rule(lengths_ms=st.lists(st.integers(1, 1_000), max_size=len(TARGETS)))
+    def new_topic(self, lengths_ms: list[int]) -> None:
+        self.records = []
+        pairs = zip(reversed(TARGETS), lengths_ms, strict=False)
+        self.apply(*(self.throttle_of(target, length_ms) for target, length_ms in pairs), is_new_topic=True)
+
+    def apply(self, *records: ThrottleRecord, is_new_topic: bool = False) -> None:
+        self.records += records
+        sent = [message(each) for each in self.records]
+        self.ends_ms = {client: held_until_ms(sent, "c", *client) for client in CLIENTS}
+        self.waiting_room.apply(records, is_new_topic)
         self.settle()
 
-    @rule(user=users)
-    def release(self, user: str) -> None:
-        self.seq += 1
-        self.waiting_room.apply([release(self.seq, user=user)])
-        self.until_ms[user] = 0
-        self.settle()
-
-    @rule(lengths_ms=st.dictionaries(users, st.integers(1, 1_000)))
-    def new_topic(self, lengths_ms: dict[str, int]) -> None:
-        self.seq = 0
-        self.until_ms = dict.fromkeys(self.until_ms, 0) | {
-            user: self.now_ms + length_ms for user, length_ms in lengths_ms.items()
-        }
-        records = [record(0, self.until_ms[user], user=user, throttle_time_ms=lengths_ms[user]) for user in lengths_ms]
-        self.waiting_room.apply(records, is_new_topic=True)
-        self.settle()
-
-    @rule(user=users, sizes_bytes=st.lists(st.integers(0, MAX_REQUEST_BYTES), min_size=1, max_size=5))
-    def enter(self, user: str, sizes_bytes: list[int]) -> None:
+    @rule(client=clients, sizes_bytes=st.lists(st.integers(0, MAX_REQUEST_BYTES), min_size=1, max_size=5))
+    def enter(self, client: ClientKey, sizes_bytes: list[int]) -> None:
         for size_bytes in sizes_bytes:
-            self.enter_one(user, size_bytes)
+            self.enter_one(client, size_bytes)
 
-    def enter_one(self, user: str, size_bytes: int) -> None:
+    def enter_one(self, client: ClientKey, size_bytes: int) -> None:
         name, self.callers = self.callers, self.callers + 1
         try:
-            caller = self.waiting_room.enter(ClientKey("", user, "etl"), size_bytes, lambda: self.woken.add(name))
+            caller = self.waiting_room.enter(client, size_bytes, lambda: self.woken.add(name))
         except GateDepleted:
             assert self.refuses
-            assert self.is_throttled(user)
+            assert self.is_throttled(client)
             assert self.used_bytes >= POOL_BYTES
             return
-        assert (caller is not None) == self.is_throttled(user)
+        assert (caller is not None) == self.is_throttled(client)
         if caller is not None:
             somebody_waits = any(not waiter.has_memory for waiter in self.waiters)
             has_memory = size_bytes == 0 or (self.used_bytes < POOL_BYTES and not somebody_waits)
             assert has_memory or not self.refuses
-            self.waiters.append(Waiter(caller, name, user, size_bytes, has_memory))
+            self.waiters.append(Waiter(caller, name, client, size_bytes, has_memory))
 
     @rule(number=st.integers(0, 20))
     def leave(self, number: int) -> None:
@@ -215,8 +230,8 @@ class RoomAgainstModel(RuleBasedStateMachine):
     @invariant()
     def no_caller_waits_for_the_bytes_of_other_clients_after_its_throttle(self) -> None:
         for waiter in self.waiters:
-            if waiter.name not in self.woken and not self.is_throttled(waiter.user):
-                assert self.used_bytes_of(waiter.user) >= POOL_BYTES
+            if waiter.name not in self.woken and not self.is_throttled(waiter.client):
+                assert self.used_bytes_of(waiter.client) >= POOL_BYTES
 
     @invariant()
     def the_gauges_count_the_waiters(self) -> None:
@@ -225,16 +240,17 @@ class RoomAgainstModel(RuleBasedStateMachine):
             event("a caller waits for memory")
         if any(waiter.has_memory and not waiter.in_pool and waiter.size_bytes for waiter in self.waiters):
             event("a caller has memory beyond the pool")
-        if any(not waiter.has_memory and not self.is_throttled(waiter.user) for waiter in self.waiters):
+        if any(not waiter.has_memory and not self.is_throttled(waiter.client) for waiter in self.waiters):
             event("a caller waits for its own client")
         asleep = sum(not waiter.is_awake for waiter in self.waiters)
-        throttled = sum(self.is_throttled(waiter.user) and not waiter.is_awake for waiter in self.waiters)
+        throttled = sum(self.is_throttled(waiter.client) and not waiter.is_awake for waiter in self.waiters)
         assert throttled <= now.delayed_operations <= asleep
-        assert asleep <= now.purgatory_size <= len(self.waiters)
+        assert 2 * asleep <= now.purgatory_size <= 2 * len(self.waiters)
         assert now.waiting == asleep
         assert now.waiting_for_memory == sum(not waiter.has_memory for waiter in self.waiters)
         assert now.pool_used_bytes == self.used_bytes <= POOL_BYTES + MAX_REQUEST_BYTES - 1
-        assert now.throttled_clients == sum(map(self.is_throttled, self.until_ms))
+        running = {each.target: each for each in self.records}.values()
+        assert now.throttles == sum(each.throttled_until_ms > self.now_ms for each in running)
 
     def teardown(self) -> None:
         self.waiting_room.close()
@@ -281,7 +297,7 @@ def test_a_restart_wakes_all_callers_and_begins_empty_with_the_known_throttles()
     setting.must_wait("later", 60)
     for caller in callers:
         setting.waiting_room.leave(caller)
-    assert setting.gauges == (1, 1, 60)
+    assert setting.gauges == (2, 1, 60)
     setting.pass_time(4_000)
     assert setting.woken[2:] == ["later"]
 

@@ -38,6 +38,10 @@ def test_a_name_can_not_write_a_line_of_its_own() -> None:
     assert line_of(written_row(publication), 3).startswith(r"throttle u\x1b/c\nrelease  alice/etl@b\x07 producer")
 
 
+def test_a_throttle_of_a_user_names_all_its_client_ids() -> None:
+    assert line_of(written_row(violation(), client_id=None), 3).startswith("throttle alice/* producer_byte_rate ")
+
+
 def test_a_release_above_the_bound_says_how_little_is_owed() -> None:
     assert line("expired", "release", owed_ms=94, observed=1_090_000.0) == (
         "release  alice/etl producer_byte_rate O 1.1 > T 1.0 MB/s (expired, owes 94 ms)"
