@@ -8,6 +8,8 @@ from schemas.names import QuotaType
 
 DEFAULT: Final = "<default>"  # a reserved name: stands for every user (or client-id) that has no quota of its own
 
+OTHER: Final = "<other>"  # a reserved name, too: stands for the client-ids of a user beyond the limit of new ones
+
 QUOTA_TYPES: Final[tuple[str, ...]] = get_args(QuotaType)
 """What is limited, in the order used everywhere."""
 

@@ -64,6 +64,10 @@ class BatchRow(c.PipelineRow):
     dead_count: c.Count = c.field(
         "Elements and records that were refused, including those without a row in `dead_letters`."
     )
+    folded_count: c.Count = c.field(
+        "Events of client-ids beyond the first 1 000 new ones of their user in an hour; they count as client-id "
+        "`<other>`."
+    )
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")
 
 

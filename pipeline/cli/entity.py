@@ -16,7 +16,7 @@ import typer
 from pipeline.cli.options import Bundle
 from pipeline.errors import UsageError
 from pipeline.tables.quotas.edit import bracketed
-from quota.entity import DEFAULT, QUOTA_TYPES, label
+from quota.entity import DEFAULT, OTHER, QUOTA_TYPES, label
 
 _NAMES: Final = "kquota.entity_names"
 _COLUMN_OF: Final = {"users": "user", "clients": "client_id"}
@@ -156,6 +156,9 @@ def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) ->
     if exact and len(names) != len(kinds):
         msg = "An entity name must be specified for every entity type"
         raise UsageError(msg, "give an --entity-name or --entity-default after each --entity-type")
+    if OTHER in names:
+        msg = f"{OTHER} is reserved for the client-ids of a user beyond the limit of new ones; no entity can have it"
+        raise UsageError(msg, "give the quota to the user")
     if DEFAULT in names:
         msg = f"{DEFAULT} is reserved for the default entity; --entity-name cannot have it"
         raise UsageError(msg, "give --entity-default, --user-defaults or --client-defaults")

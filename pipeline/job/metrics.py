@@ -269,6 +269,7 @@ class JobMetrics:
             "clamped_count": counter("kquota_clamped_events", "Events whose time was set back."),
             "ignored_count": counter("kquota_ignored_messages", "Messages without any event."),
             "dead_count": counter("kquota_dead_letters", "Elements and messages that were refused."),
+            "folded_count": counter("kquota_folded_events", "Events beyond a user's 1 000 new client-ids an hour."),
         }
         self._dead = counter("kquota_events_rejected", "The same, by cause.", ("reason",))
         self._decisions = counter("kquota_throttle_decisions", "Violations that were decided.")

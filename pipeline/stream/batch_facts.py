@@ -28,6 +28,7 @@ class BatchFacts:
         clamped_count: Events whose time was set back to their append time or to the driver's clock.
         ignored_count: Null values and empty arrays.
         dead_count: Elements and records that were refused, including those that `dead_letters` only counts.
+        folded_count: Events of client-ids beyond the limit of new ones: see `quota.new_names`.
     """
 
     evaluation: Evaluation
@@ -41,6 +42,7 @@ class BatchFacts:
     ignored_count: int
     dead_count: int
     topic_ids: str | None = None
+    folded_count: int = 0
 
     @property
     def versions(self) -> dict[str, int]:

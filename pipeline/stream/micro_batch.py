@@ -34,11 +34,14 @@ from pipeline.stream.collect import Collector
 from pipeline.stream.dead_letters import causes_of
 from pipeline.stream.job_tables import JobTables, Outcome
 from pipeline.stream.recovery import Recovered
-from pipeline.stream.usage_columns import ClockWarning, CollectedBatch, limit_event_times
+from pipeline.stream.usage_columns import ClockWarning, CollectedBatch, fold_clients, limit_event_times
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
+from quota.entity import OTHER
+from quota.new_names import MOST_NEW_NAMES, NewNames
 from quota.replay import Evaluation, begins_time_epoch
+from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform
 from schemas.rows import DeadLetterRow
 from schemas.usage import UsageRow
@@ -79,6 +82,8 @@ class MicroBatch:
         self._topics = topics
         self._report = report
         self._clock_warning = ClockWarning()
+        self._new_names = NewNames()
+        self._folds = False
         self._began = clock.now()
 
     def complete_stored(self) -> None:
@@ -104,7 +109,7 @@ class MicroBatch:
         batch = self._collect(frame, offsets.message_count)
         failpoint("batch.collected")
         collected = self._clock.now()
-        batch = self._limited(batch, collected)
+        batch = self._folded(self._limited(batch, collected), snapshot, collected)
         evaluation = self._evaluation(query_id, batch_id, snapshot.version, batch, collected)
         facts = self._facts(evaluation, batch, offsets, collected)
         causes = causes_of(batch.dead_letters, batch.dead_count)
@@ -165,6 +170,16 @@ class MicroBatch:
         self._clock_warning.take(ahead, tolerance_ms, collected.steady_ms)
         return limited
 
+    def _folded(self, batch: CollectedBatch, quotas: QuotaSnapshot, collected: Moment) -> CollectedBatch:
+        folded = fold_clients(batch, self._new_names.too_many(batch.usage, quotas, collected.steady_ms))
+        begins, self._folds = folded.folded_count and not self._folds, folded.folded_count > 0
+        if begins:
+            log.warning(
+                "a user has more than %d new client-ids in an hour: %d events count as client-id %s of their user",
+                *(MOST_NEW_NAMES, folded.folded_count, OTHER),
+            )
+        return folded
+
     def _evaluation(
         self, query_id: str, batch_id: int, quota_version: int, batch: CollectedBatch, collected: Moment
     ) -> Evaluation:
@@ -196,6 +211,7 @@ class MicroBatch:
             clamped_count=batch.clamped_count,
             ignored_count=batch.ignored_count,
             dead_count=batch.dead_count,
+            folded_count=batch.folded_count,
             topic_ids=json.dumps(self._topics.ids, separators=(",", ":")),
         )
 

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from pydantic.fields import FieldInfo
 
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letter_rows, merge_letters
+from quota.entity import OTHER
 from schemas.columns import columns
 from schemas.usage import UsageEvent
 
@@ -174,6 +175,7 @@ class CollectedBatch:
         ignored_count: messages with a null value or without elements.
         newest_event_ms: largest event time of all users, clamped; None without events.
         append_times_ms: largest append time of each partition that has messages.
+        folded_count: usage events of client-ids beyond the limit of new ones; see `fold_clients`.
     """
 
     usage: pa.Table = field(default_factory=USAGE_SCHEMA.empty_table)
@@ -185,6 +187,7 @@ class CollectedBatch:
     newest_event_ms: int | None = None
     append_times_ms: Mapping[int, int] = field(default_factory=dict)
     size_bytes: int = 0
+    folded_count: int = 0
 
     @property
     def newest_append_ms(self) -> int | None:
@@ -364,6 +367,17 @@ def limit_event_times(
         ),
         EventsAhead(pc.sum(limited["clamped_count"]).as_py(), newest_ms - limit_ms, **names),
     )
+
+
+def fold_clients(batch: CollectedBatch, is_folded: npt.NDArray[np.bool_]) -> CollectedBatch:
+    """Count the usage of some rows as that of the client-id `OTHER` of their user; rows of one window are summed."""
+    if not is_folded.any():
+        return batch
+    usage, folded = batch.usage, pa.array(is_folded)
+    client_id = pc.if_else(folded, OTHER, usage["client_id"])
+    usage = usage.set_column(USAGE_SCHEMA.get_field_index("client_id"), USAGE_SCHEMA.field("client_id"), client_id)
+    count = pc.sum(batch.usage["event_count"].filter(folded)).as_py()
+    return replace(batch, usage=merge_usage([usage]), folded_count=count)
 
 
 def _set_back(ahead: pa.Table, limit_ms: int, sample_window_ms: int) -> pa.Table:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -24,6 +25,7 @@ from pipeline.stream.usage_columns import (
     USAGE_SCHEMA,
     CollectedBatch,
     EventsAhead,
+    fold_clients,
     limit_event_times,
     merge_batches,
     merge_usage,
@@ -118,6 +120,17 @@ def test_a_row_after_the_limit_is_set_back_to_it(before: tuple[int, int, int], a
     assert (limited.clamped_count, limited.newest_event_ms) == (after[2], LIMIT_MS)
     assert (limited.good_count, changed["event_count"]) == (events + 1, events)
     assert ahead == EventsAhead(after[2], last_ms - LIMIT_MS, "1", "u", "c")
+
+
+def test_the_usage_of_folded_clients_is_summed_as_that_of_one() -> None:
+    rows = [{**event(), "client_id": name} for name in ("a", "b", "c", "b")]
+    batch = read(array(*rows))
+    names = batch.usage["client_id"].to_pylist()
+    folded = fold_clients(batch, np.array([name != "a" for name in names]))
+    counted = zip(folded.usage["client_id"].to_pylist(), folded.usage["event_count"].to_pylist(), strict=True)
+    assert sorted(counted) == [("<other>", 3), ("a", 1)]
+    assert folded.folded_count == 3
+    assert fold_clients(batch, np.zeros(len(names), np.bool_)) is batch
 
 
 def test_rows_that_fall_into_one_window_are_summed_and_a_sum_stops_at_the_largest() -> None:
