@@ -103,11 +103,13 @@ class ClientsApart:
     default client-id puts all names into sensors of their own, and where there are too many exceptions.
     """
 
-    def __init__(self, quotas: Iterable[Quota]) -> None:
-        """Read the rows that count for the type on the enforced side: those with a bound of it, and exempt ones."""
+    def __init__(self, quotas: Iterable[Quota], quota_type: int) -> None:
+        """Read the rows that count on the enforced side: exempt ones, and those with a bound of the type."""
         of_user: dict[str, set[str]] = defaultdict(set)
         own, all_apart = set(), set()
         for quota in quotas:
+            if quota.mode == "shadow" or (quota.mode == "enforce" and quota.bounds[quota_type] is None):
+                continue
             if quota.level in {Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT}:
                 of_user[quota.user].add(quota.client_id)
             elif quota.level in {Level.USER_DEFAULT_CLIENT, Level.DEFAULT_USER_DEFAULT_CLIENT}:
@@ -134,6 +136,18 @@ class ClientsApart:
         """The users whose clients are held one by one, other users with rows, and whether it is so for all the rest."""
         named = [user for user, excepted in self._of_user.items() if excepted is None]
         return named, [*self._own.union(self._of_user).difference(named)], self._of_default is None
+
+
+def held_one_by_one(snapshot: QuotaSnapshot) -> list[str]:
+    """The users with an enforced quota of theirs (`DEFAULT`: all without one) whose clients are held one by one."""
+    found = set()
+    for quota_type in range(len(QUOTA_TYPES)):
+        apart = ClientsApart(snapshot.quotas, quota_type)
+        bounded = [one for one in snapshot.quotas if one.mode == "enforce" and one.bounds[quota_type] is not None]
+        found |= {
+            one.user for one in bounded if one.level in {Level.USER, Level.DEFAULT_USER} and apart.of(one.user) is None
+        }
+    return sorted(found)
 
 
 def _excepted(client_ids: set[str]) -> tuple[str, ...] | None:
@@ -192,8 +206,7 @@ class Resolution:
 
     def _apart_for(self, quota_type: int) -> tuple[ClientsApart, KeyIndex, KeyIndex, bool]:
         """Whom a throttle of a user does not hold, and keys of the users that are held one by one, and that are not."""
-        seen = ~np.isnan(self._view[Side.ENFORCED, quota_type][0][:-1])
-        apart = ClientsApart(self.snapshot.quotas[at] for at in np.flatnonzero(seen))
+        apart = ClientsApart(self.snapshot.quotas, quota_type)
         named, others, is_default = apart.one_by_one()
         return apart, self._index_users(named), self._index_users(others if is_default else []), is_default
 

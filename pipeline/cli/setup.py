@@ -3,7 +3,7 @@
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -65,18 +65,25 @@ def status(
         raise typer.Exit(1)
 
 
+_SHOWN: Final = 3
+
+
 def _lines(found: "JobStatus", sync: str) -> list[tuple[str, str]]:
     quotas = f"v{found.quotas} in force"
     if found.last_batch_quotas not in {None, found.quotas}:
         quotas += f", the last batch was decided with v{found.last_batch_quotas}"
     if found.newest_quotas != found.quotas:
         quotas += f"; v{found.newest_quotas} is newer and not valid"
+    held = f"{found.held_clients} client{'' if found.held_clients == 1 else 's'}"
+    if found.one_by_one:
+        some = ", ".join(found.one_by_one[:_SHOWN]) + (" and others" if len(found.one_by_one) > _SHOWN else "")
+        held += f"; of user {some} each client on its own: a row gives all or too many client-ids a sensor of their own"
     return [
         ("job", f"{found.job}: {_process_text(found)}"),
         ("batch", _batch_text(found)),
         ("quotas", quotas),
         ("mode", found.mode),
-        ("held", f"{found.held_clients} client{'' if found.held_clients == 1 else 's'}"),
+        ("held", held),
         ("nearest", _nearest_text(found)),
         ("sync", sync),
         ("kafka", found.bootstrap_servers or "not given"),

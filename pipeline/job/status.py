@@ -6,7 +6,7 @@ a lock but fenced: by the epoch in every table commit and by the transactional i
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import read_rates
 from pipeline.tables.throttles import running_throttles
+from quota.resolution import held_one_by_one
 
 _TABLES_LOCK: Final = ".kquota-job.lock"
 
@@ -157,6 +158,7 @@ class JobStatus:
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
+        one_by_one: The users whose clients are held one by one: see `quota.resolution.held_one_by_one`.
         nearest: Of `Rates.nearest` the first one that is enforced, else the first one; None without rates.
         rates_at_ms: The instant of these rates, in event time; 0 before the first.
         bootstrap_servers: Of the cluster; None if the settings do not name it.
@@ -177,6 +179,7 @@ class JobStatus:
     newest_quotas: int
     mode: str
     held_clients: int
+    one_by_one: Sequence[str]
     nearest: Mapping[str, Any] | None
     rates_at_ms: int
     bootstrap_servers: str | None
@@ -196,6 +199,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     wait_age_ms = None if waited_ms is None else now_ms - waited_ms
     if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:
         wait_age_ms = 0  # the query waited again while the tables were read; more is a clock that was set back
+    in_force = newest_valid(table, newest.version)
     nearest, rates_at_ms = read_rates(root, lambda rates: (rates.nearest(1), rates.as_of_ms))
     return JobStatus(
         job=settings.job,
@@ -209,10 +213,11 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         activity=activity_of(process is not None, batch_age_ms, wait_age_ms, stalled_after_ms(settings)),
         last_wait_age_ms=wait_age_ms,
         last_batch_quotas=None if batch is None else batch["quota_version"],
-        quotas=newest_valid(table, newest.version).version,
+        quotas=in_force.version,
         newest_quotas=newest.version,
         mode=newest.mode,
         held_clients=len(running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms)),
+        one_by_one=held_one_by_one(in_force),
         nearest=next((row for row in nearest if row["mode"] == "enforce"), next(iter(nearest), None)),
         rates_at_ms=rates_at_ms,
         bootstrap_servers=settings.kafka.bootstrap_servers,

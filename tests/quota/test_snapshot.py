@@ -7,6 +7,7 @@ import pytest
 
 from quota.entity import DEFAULT, Level, Owners, entity_at, level_of, may_apply
 from quota.errors import InvalidQuotas
+from quota.resolution import held_one_by_one
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row
 
@@ -176,3 +177,31 @@ def test_a_client_without_a_name_is_covered_by_no_row_that_names_a_client() -> N
 def test_versions_that_name_the_same_owners_are_equal() -> None:
     assert Owners([row("a", "", "x"), row("b", "", None)]) == Owners([row("a", "", "x")])
     assert Owners([row("a", "", "x")]) != Owners([row("a", "", "y")])
+
+
+@pytest.mark.parametrize(
+    ("rows", "users"),
+    [
+        ([("alice", "", "enforce")], []),
+        ([("alice", "", "enforce"), ("alice", "etl", "enforce")], []),
+        ([("alice", "", "enforce"), ("alice", "<default>", "enforce")], ["alice"]),
+        ([("alice", "", "enforce"), ("alice", "<default>", "exempt")], ["alice"]),
+        ([("alice", "", "enforce"), ("alice", "<default>", "shadow")], []),
+        ([("alice", "", "enforce"), ("<default>", "<default>", "enforce")], []),
+        ([("<default>", "", "enforce"), ("<default>", "<default>", "enforce")], ["<default>"]),
+        ([("alice", "<default>", "enforce")], []),
+    ],
+)
+def test_clients_are_held_one_by_one_where_a_default_client_id_gives_each_a_sensor(
+    rows: list[tuple[str, str, str]], users: list[str]
+) -> None:
+    quotas = [
+        {
+            "user": user,
+            "client_id": client_id,
+            "mode": mode,
+            **({} if mode == "exempt" else {"producer_byte_rate": 1.0}),
+        }
+        for user, client_id, mode in rows
+    ]
+    assert held_one_by_one(QuotaSnapshot.from_rows(quotas, version=1)) == users
