@@ -175,7 +175,8 @@ def current_rates(used: ClientUsage, now_ms: int, rates_of: RatesOf, held: pa.Ta
     Args:
         used: Of `RecentUsage.at`.
         rates_of: Asked for some clients at a time, so that what it locks is free between.
-        held: The throttles in force: columns of `_CLIENT`, quota_type, and `until_ms`, the end by wall clock.
+        held: The throttles in force: columns of `_CLIENT`, quota_type, and `until_ms`, the end by wall clock. Without a
+            client-id they hold the user's sensor.
     """
     begins = range(0, max(used.clients.num_rows, 1), BLOCK_ROWS)
     parts = []
@@ -247,12 +248,19 @@ def _unbounded_rows(found: pa.Table, used: ClientUsage, now_ms: int) -> pa.Table
 
 
 def _held_until_ms(found: pa.Table, held: pa.Table) -> Ints:
-    """Until when each client is held for the quota type of its row, int64[n]; 0 for not held, or in shadow mode."""
-    (of_found, of_held), first = _numbered([found, held], (*_CLIENT, "quota_type"))
+    """Until when each client is held for the quota type of its row, int64[n]; 0 for not held, or in shadow mode.
+
+    It is held with its user if the row's sensor is the user's: an excepted client has another one.
+    """
+    at = found.column_names.index("client_id")
+    of_users = found.set_column(at, "client_id", pa.nulls(found.num_rows, pa.string()))
+    (of_found, of_user, of_held), first = _numbered([found, of_users, held], (*_CLIENT, "quota_type"))
     until_ms = np.zeros(len(first), np.int64)
     until_ms[of_held] = held["until_ms"].to_numpy()
+    is_users = _flags(pc.and_(pc.not_equal(found["sensor_user"], ""), pc.equal(found["sensor_client_id"], "")))
     is_enforced = _flags(pc.equal(found["mode"], "enforce"))
-    return np.where(is_enforced, until_ms[of_found], 0)
+    latest_ms = np.maximum(until_ms[of_found], np.where(is_users, until_ms[of_user], 0))
+    return np.where(is_enforced, latest_ms, 0)
 
 
 def _rows(columns: dict[str, "pa.Array | pa.ChunkedArray"], num_rows: int) -> pa.Table:
@@ -279,8 +287,8 @@ def _numbered(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[list[Id
 
 
 def _codes(values: pa.Array) -> Ids:
-    """A number for each value, in the order in which they first appear."""
-    return np.asarray(values.dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
+    """A number for each value, null too, in the order in which they first appear."""
+    return np.asarray(values.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False), np.int64)
 
 
 def _rank_in(groups: Ids, keys: Floats) -> Ids:

@@ -107,7 +107,7 @@ def _may_be(part: str, name: str) -> bool:
 
 
 class Owners:
-    """Who is responsible for a client: the owner of the most specific row that covers it and names one.
+    """Who is responsible for a client, or a user: the owner of the most specific row that covers it and names one.
 
     A row counts whatever its bounds and its mode are: an `exempt` row, too, has an owner. A row without an
     owner is passed over, so the owner of a user holds for all clients of that user but those with an owner of their
@@ -116,7 +116,7 @@ class Owners:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]) -> None:
         self._by_entity = {(row["user"], row["client_id"]): row["owner"] for row in rows if row.get("owner")}
-        self._by_client: dict[tuple[str, str], str | None] = {}
+        self._by_client: dict[tuple[str, str | None], str | None] = {}
 
     def __eq__(self, other: object) -> bool:
         """Whether both name the same owners for the same entities."""
@@ -124,14 +124,15 @@ class Owners:
 
     __hash__ = None  # type: ignore[assignment] # compared, never a key
 
-    def of(self, user: str, client_id: str) -> str | None:
-        """The owner of a client; None if no row that covers it names one."""
+    def of(self, user: str, client_id: str | None) -> str | None:
+        """The owner of a client, or of all client-ids of a user (None); None if no row that covers them names one."""
         client = user, client_id
         if client not in self._by_client:
             self._by_client[client] = self._found(user, client_id)
         return self._by_client[client]
 
-    def _found(self, user: str, client_id: str) -> str | None:
-        levels = [level for level in Level if can_name(level, client_id)] if self._by_entity else []
-        owners = (self._by_entity.get(entity_at(level, user, client_id)) for level in levels)
+    def _found(self, user: str, client_id: str | None) -> str | None:
+        of_user = (Level.USER, Level.DEFAULT_USER)
+        levels = of_user if client_id is None else [level for level in Level if can_name(level, client_id)]
+        owners = (self._by_entity.get(entity_at(level, user, client_id or "")) for level in levels)
         return next(filter(None, owners), None)

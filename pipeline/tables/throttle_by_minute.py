@@ -1,12 +1,14 @@
-"""The roll-up of `throttle_events` to minutes: how long each client was held, and how often it was throttled.
+"""The roll-up of `throttle_events` to minutes: how long each client or user was held, and how often.
 
-A throttle holds its client from the instant at which its record was stored until its end, or until the next record of
-the client was stored, whichever comes first:
+A throttle holds its target from the instant at which its record was stored until its end, or until the next record of
+the target was stored, whichever comes first:
 
     stored        throttle ├──────────────────────┤ end
     stored             renewed      ├──────────────────────────┤ end
     stored                               release    ┼
     held                   ├────────┼───────────────┤
+
+A user that is held for several quota types is as many targets.
 
 So the time of a throttle is known when the record after it is known, and it is counted with that record: its renewal,
 its extension or its release, with the default caps at most 11 s later. A step takes all records past the last step's,
@@ -26,6 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.tables.port import TableWriter
 from pipeline.tables.reading import DeltaRsReader, last_throttles
@@ -48,10 +51,10 @@ _GROUPS: Final = ("minute_start_ms", *CLIENT, "quota_type", "owner")
 
 
 class Records:
-    """Records of the throttle table, each client's together and in the order in which they were published.
+    """Records of the throttle table, each target's together and in the order in which they were published.
 
     Args:
-        before: The last record of each client so far, where that is a throttle; of `HELD_COLUMNS`, as `new`.
+        before: The last record of each target so far, where that is a throttle; of `HELD_COLUMNS`, as `new`.
         owners: A column for `before` and `new`, one after the other.
     """
 
@@ -79,7 +82,7 @@ class Records:
         return grouped.rename_columns([*_GROUPS, *_ADDED])
 
     def running(self) -> pa.Table:
-        """The last record of each client, where that is a throttle; of `HELD_COLUMNS`."""
+        """The last record of each target, where that is a throttle; of `HELD_COLUMNS`."""
         is_last = np.append(self._clients[1:] != self._clients[:-1], True)[: len(self._clients)]
         return self._rows.filter(pa.array(is_last & self._is_throttle)).select(HELD_COLUMNS)
 
@@ -126,20 +129,21 @@ class Records:
 
 
 def _numbers(rows: pa.Table) -> Ints:
-    """A number for each row; equal exactly for rows of the same client."""
+    """A number for each row; equal exactly for rows of the same target."""
     numbers = np.zeros(rows.num_rows, np.int64)
-    for name in CLIENT:
-        codes = _codes(rows[name])
+    of_user = np.asarray(pc.is_null(rows["client_id"]).to_numpy())
+    columns = [_codes(rows[name]) for name in CLIENT]
+    for codes in (*columns, np.where(of_user, _codes(rows["quota_type"]) + 1, 0)):
         # Renumbered after each column, so that the product never becomes too large.
         _, numbers = np.unique(numbers * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
     return numbers.astype(np.int64)
 
 
 def _codes(column: "pa.ChunkedArray[Any]") -> Ints:
-    """A number for each value of a text column without nulls; equal exactly for equal values."""
+    """A number from 0 for each value of a text column, null too; equal exactly for equal values."""
     whole = column.combine_chunks()
     encoded: Any = whole if pa.types.is_dictionary(whole.type) else whole.dictionary_encode()
-    codes: Ints = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes: Ints = pc.fill_null(encoded.indices, len(encoded.dictionary)).to_numpy().astype(np.int64)
     return codes
 
 

@@ -203,6 +203,25 @@ def test_of_clients_without_a_bound_those_that_use_the_most_have_rows(most: int)
     assert (found.active_clients, found.produced_bytes_per_second) == (4, 6.0)
 
 
+def test_a_hold_of_a_user_is_of_its_sensor_and_the_clients_in_it() -> None:
+    """The client-id `c` has a sensor of its own, and `b` also a throttle of its own, from before an edit."""
+    quotas = [
+        quota_row("a", producer_byte_rate=1.0, consumer_byte_rate=1.0),
+        quota_row("a", "c", producer_byte_rate=1.0),
+    ]
+    one = Lived(quotas)
+    names: list[tuple[str, str]] = [("a", ""), ("a", "b"), ("a", "c"), ("d", "b")]
+    one.record(*(one.use(*name, 9_000, fetched_bytes=9_000) for name in names))
+    holds: list[tuple[str | None, int]] = [(None, 5), ("b", 7)]
+    held = [{"broker_id": "", "user": "a", "quota_type": RATE, "client_id": name, "until_ms": at} for name, at in holds]
+    rows = picked(one.current(held), "user", "client_id", "quota_type", "held_until_ms")
+    of_type = {row[:2]: row[3] for row in rows if row[2] == RATE}
+    assert of_type == {
+        ("a", None): 7, ("a", ""): 5, ("a", "b"): 7, ("a", "c"): None, ("d", "b"): None,
+    }  # fmt: skip
+    assert {row[3] for row in rows if row[2] != RATE} == {None}
+
+
 def test_a_client_is_held_for_its_own_quota_type_and_its_sensor_until_the_last_of_them_is_free() -> None:
     quotas = [quota_row("a", producer_byte_rate=1.0, consumer_byte_rate=1.0)]
     quotas.append(quota_row("a", "y", producer_byte_rate=1.0, mode="shadow"))

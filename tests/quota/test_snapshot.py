@@ -174,6 +174,12 @@ def test_a_client_without_a_name_is_covered_by_no_row_that_names_a_client() -> N
     assert Owners([row("", "<default>", "all"), row("alice", "etl", "two")]).of("alice", "") == "all"
 
 
+def test_all_client_ids_of_a_user_have_the_owner_of_the_user() -> None:
+    of_clients = [row("alice", "etl", "one"), row("alice", "<default>", "two"), row("", "<default>", "three")]
+    assert Owners(of_clients).of("alice", None) is None
+    assert Owners([*of_clients, row("<default>", "", "dana")]).of("alice", None) == "dana"
+
+
 def test_versions_that_name_the_same_owners_are_equal() -> None:
     assert Owners([row("a", "", "x"), row("b", "", None)]) == Owners([row("a", "", "x")])
     assert Owners([row("a", "", "x")]) != Owners([row("a", "", "y")])

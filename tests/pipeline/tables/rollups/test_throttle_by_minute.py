@@ -22,6 +22,7 @@ from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.throttle_by_minute import Records, ThrottleByMinute
 from schemas.arrow import arrow_schema
+from schemas.names import Target
 from schemas.throttle_record import ThrottleByMinuteRow
 from tests.pipeline.tables.event_table import EventTable
 from tests.pipeline.tables.rollups.rolled_usage import LostAnswers
@@ -29,8 +30,8 @@ from tests.pipeline.tables.rollups.rolled_usage import LostAnswers
 MINUTE_MS = 60_000
 T0_MS = 1_700_000_040_000
 
-Minutes = dict[tuple[int, str, str | None], tuple[int, int, int]]
-"""(minute, client-id, owner) -> time held in ms, throttles, renewals."""
+Minutes = dict[tuple[int, str | None, str | None], tuple[int, int, int]]
+"""(minute, client-id, owner) -> time held in ms, throttles, renewals; for a user those of all its quota types."""
 
 
 class RolledThrottles:
@@ -60,7 +61,7 @@ class RolledThrottles:
         self._owners[version] = owner
         return version
 
-    def tell(self, client_id: str, action: str, at_ms: int, throttle_time_ms: int = 0, **columns: Any) -> None:
+    def tell(self, client_id: str | None, action: str, at_ms: int, throttle_time_ms: int = 0, **columns: Any) -> None:
         """Store one record, `at_ms` counted from `T0_MS`; by default a violation, or an expiry, of decision d1."""
         told = {"cause": "violation" if action == "throttle" else "expired", "decision_id": "d1", **columns}
         record = client_id, action, T0_MS + at_ms, throttle_time_ms
@@ -81,10 +82,10 @@ class RolledThrottles:
         """The same from all records at once, one by one, without the code of the roll-up."""
         rows = DeltaTable(table_uri(self.root, "throttle_events")).to_pyarrow_table().to_pylist()
         added: list[dict[str, Any]] = []
-        last: dict[str, dict[str, Any]] = {}
+        last: dict[Target, dict[str, Any]] = {}
         for row in sorted(rows, key=lambda row: row["publish_seq"]):
-            before = last.get(row["client_id"])
-            last[row["client_id"]] = row
+            before = last.get(Target.of(row))
+            last[Target.of(row)] = row
             before = before if before and before["action"] == "throttle" else None
             if before:
                 end_ms = min(before["throttled_until_ms"], stored_ms(row))
@@ -109,7 +110,7 @@ def stored_ms(row: dict[str, Any]) -> int:
 
 def summed(rows: list[dict[str, Any]]) -> Minutes:
     """The sums of rows of `throttle_by_minute`."""
-    sums: dict[tuple[int, str, str | None], Counter[str]] = {}
+    sums: dict[tuple[int, str | None, str | None], Counter[str]] = {}
     for row in rows:
         key = (row["minute_start_ms"] - T0_MS) // MINUTE_MS, row["client_id"], row["owner"]
         sums.setdefault(key, Counter()).update({name: row[name] for name in FIGURES})
@@ -184,12 +185,12 @@ def test_records_that_retention_has_deleted_are_not_missed(rolled: RolledThrottl
     assert rolled.step() == {(0, "b", None): (1_000, 1, 0)}
 
 
-Record = tuple[str, str, int, int, str, int]
-"""Client-id, action, seconds since the record before, length in seconds, cause, and the version of the quotas."""
+Record = tuple[tuple[str | None, str], str, int, int, str, int]
+"""Client-id and quota type, action, seconds since the record before, length in seconds, cause, quota version."""
 
 records = st.lists(
     st.tuples(
-        st.sampled_from("abc"),
+        st.sampled_from([("a", "produce"), ("a", "fetch"), ("", "fetch"), (None, "produce"), (None, "fetch")]),
         st.sampled_from(["throttle", "throttle", "release"]),
         st.sampled_from([0, 1, 7, 59, 60, 61, 200, -30]),
         st.sampled_from([1, 10, 60, 61, 600]),
@@ -213,10 +214,11 @@ def test_the_sums_are_those_of_a_batch_computation_over_all_records(
         rolled = RolledThrottles(Path(folder))
         versions = [0, rolled.owned_by("one"), rolled.owned_by("two")]
         at_ms = 0
-        for number, (client_id, action, after_s, length_s, cause, version) in enumerate(records):
+        for number, ((client_id, quota_type), action, after_s, length_s, cause, version) in enumerate(records):
             at_ms = max(at_ms + after_s * 1_000, 0)
             length_ms = length_s * 1_000 if action == "throttle" else 0
-            told = {"cause": cause, "decision_id": f"d{number // 3}", "quota_version": versions[version]}
+            told: dict[str, Any] = {"cause": cause, "decision_id": f"d{number // 3}", "quota_type": quota_type}
+            told["quota_version"] = versions[version]
             rolled.tell(client_id, action, at_ms, length_ms, **told)
             interrupt(rolled, interruptions[number] if number < len(interruptions) else "")
         rolled.roll_up.step()
