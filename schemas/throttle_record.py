@@ -113,7 +113,7 @@ class ThrottleRecord(BaseModel):
     @property
     def target(self) -> Target:
         """Whom it throttles."""
-        return Target.of(dict(self))
+        return Target.of(self.__dict__)
 
     def holds(self, user: str, client_id: str) -> bool:
         """Whether it names this client: it, or its user without it among the exceptions."""

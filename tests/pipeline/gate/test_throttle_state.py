@@ -20,6 +20,7 @@ from schemas.names import ClientKey
 from schemas.throttle_record import Message, ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.forking import in_a_child
+from tests.pages.blocks import ROOT, blocks_of
 from tests.pipeline.throttle.factories import record, release
 from tests.throttle_records import CLIENTS, CLUSTERS, LAST_END_MS, held_until_ms, message, messages
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
@@ -200,3 +201,10 @@ def test_nothing_is_kept_of_throttles_that_have_ended() -> None:
         state.prune(now_ms)
         kept.append(len(state))
     assert kept == [3, 2, 1, 0]
+
+
+def test_the_record_of_the_page_holds_a_user_but_for_two_client_ids() -> None:
+    (shown,) = [block for block in blocks_of((ROOT / "docs" / "gate.md").read_text()) if block.language == "json"]
+    throttle = ThrottleRecord.from_value(shown.text.encode())
+    assert throttle.target == ("", "alice", None, "producer_byte_rate")
+    assert [throttle.holds("alice", client_id) for client_id in ("", "new", "etl", "web")] == [True, True, False, False]
