@@ -164,6 +164,12 @@ def target_keys(of_entities: Pair, quota_types: Ints, holds_user: Flags) -> Pair
     return of_entities[0] + moved, of_entities[1] + moved
 
 
+def sensor_keys_of(of_users: Pair, quota_types: Ints) -> Pair:
+    """The keys of the sensors of users, by their keys as targets."""
+    moved = (quota_types + 1).astype(np.uint64) * _OF_TYPE
+    return of_users[0] - moved, of_users[1] - moved
+
+
 _NO_IDS: Final = np.zeros(0, np.int64)
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
 _NO_FLOATS: Final = np.zeros(0, np.float64)

@@ -23,6 +23,7 @@ from quota.decisions import (
     judge,
     names_of,
     names_where,
+    sensor_keys_of,
     target_keys,
 )
 from quota.entity import QUOTA_TYPES
@@ -249,8 +250,8 @@ class QuotaEngine:
     def claims(self, keys: Pair, preferred: Ints, at_ms: int | Ints) -> tuple[Claims, Flags]:
         """What targets owe at an instant, or each at its own, by the type that owes most: the figures of `evaluate`.
 
-        Reads only. No name is looked up: for a user, for a client that has not sent usage under the quotas in force,
-        or that no enforced quota bounds, the figures say nothing: `claims_by_name` has them.
+        Reads only. No name is looked up: for a target that has not sent usage under the quotas in force, or that no
+        enforced quota bounds, the figures say nothing: `claims_by_name` has them.
 
         Args:
             keys: of the targets: see `Asked`.
@@ -260,17 +261,20 @@ class QuotaEngine:
             The claims, and of which clients they are right.
         """
         entities = self._sensors.entities.find(keys)
-        is_known = entities >= 0
+        users = np.where(entities < 0, self._sensors.numbers.find_keys(sensor_keys_of(keys, preferred)), UNRESOLVED)
+        is_user = users != UNRESOLVED
+        is_known = is_user | (entities >= 0)
         shape = (len(QUOTA_TYPES), len(preferred))
         sensors, bound = np.zeros(shape, np.int64), np.full(shape, np.inf)
         observed, tokens, window_ms = np.zeros(shape), np.full(shape, np.nan), np.ones(shape, np.int64)
         enforced = (key for key in self._sensors.recording if key[0] is Side.ENFORCED)
         for key in enforced if is_known.any() else ():
             quota_type = key[1]
-            ids = sensors[quota_type] = self._sensors.entities.sensors(key, entities)
-            is_known &= ids != UNRESOLVED
             of_type = self._sensors.by_key[key]
-            bound[quota_type] = np.where(of_type.holds_user[ids], np.inf, of_type.bound[ids])
+            ids = sensors[quota_type] = np.where(is_user, users, self._sensors.entities.sensors(key, entities))
+            holds_user, is_other = of_type.holds_user[ids], preferred != quota_type
+            is_known &= np.where(is_user, is_other | (of_type.is_resolved[ids] & holds_user), ids != UNRESOLVED)
+            bound[quota_type] = np.where(np.where(is_user, is_other, holds_user), np.inf, of_type.bound[ids])
             if np.isinf(bound[quota_type]).all():
                 continue  # it owes nothing
             observed[quota_type], window_ms[quota_type] = self._observed(key, ids, at_ms)
@@ -343,8 +347,9 @@ class QuotaEngine:
         """
         self._check_instant(int(np.min(evaluated_at_ms, initial=_LAST_MS)))
         names = EntityNames(entities, self.scope == "broker")
-        found = self._of_types(names, partial(self._owed, now_ms=evaluated_at_ms))
-        observed, bound, window_ms, tokens, owed_ms = found
+        *_, observed, bound, window_ms, tokens, owed_ms = self._of_types(
+            names, partial(self._claimed, at_ms=evaluated_at_ms)
+        )
         unbounded = np.isinf(bound)
         columns = [
             pa.array(observed),
@@ -470,24 +475,20 @@ class QuotaEngine:
             found = [figures(hashes, candidates, at) for at in range(len(QUOTA_TYPES))]
         return [np.stack(columns, axis=1).ravel() for columns in zip(*found, strict=True)]
 
-    def _owed(
-        self, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int | Ints
-    ) -> tuple[Floats, Floats, Ints, Floats, Ints]:
-        """O, T, W, tokens and what is owed, of each entity for one type."""
-        resolved, ids, rate, span_ms = self._seen_by(Side.ENFORCED, hashes, candidates, quota_type, now_ms)
-        left = self._tokens(quota_type, ids, resolved.bound, now_ms) if self.carry_debt else np.zeros(len(hashes))
-        return rate, resolved.bound, span_ms, left, owed_time_ms(rate, span_ms, left, resolved.bound)
-
     def _claimed(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, at_ms: int | Ints
     ) -> tuple[Ints, Flags, Flags, Flags, Floats, Floats, Ints, Floats, Ints]:
-        """Level, tags, whether the user is held, and the figures of `_owed`; tokens are NaN where none are kept."""
-        resolved = self._sensors.resolution.resolve(hashes, candidates, Side.ENFORCED, quota_type)
-        observed, bound, window_ms, tokens, owed_ms = self._owed(hashes, candidates, quota_type, at_ms)
+        """Level, tags, whether the user is held, O, T, W, tokens and what is owed, of each entity for one type.
+
+        Tokens are NaN where none are kept.
+        """
+        resolved, ids, observed, window_ms = self._seen_by(Side.ENFORCED, hashes, candidates, quota_type, at_ms)
+        bound = resolved.bound
+        tokens = self._tokens(quota_type, ids, bound, at_ms) if self.carry_debt else np.zeros(len(hashes))
+        owed_ms = owed_time_ms(observed, window_ms, tokens, bound)
         tokens = np.where(np.isfinite(bound) & self.carry_debt, tokens, np.nan)
-        level = self._sensors.resolution.levels_of(resolved.quota)
         tags = resolved.has_user, resolved.has_client_id, resolved.holds_user
-        return level, *tags, observed, bound, window_ms, tokens, owed_ms
+        return self._sensors.resolution.levels_of(resolved.quota), *tags, observed, bound, window_ms, tokens, owed_ms
 
     def _used(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, side: Side, now_ms: int

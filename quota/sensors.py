@@ -46,7 +46,8 @@ class TypeSensors:
     """Samples and buckets (None: no debt is carried) of each sensor, for one quota type on one side, and its quota.
 
     T, the level, whether a throttle holds the user, and (on the shadow side) whether it is a shadow row are of the last
-    time that one of its entities was resolved: infinity, 0 and False for no quota.
+    time that one of its entities was resolved: infinity, 0 and False for no quota. `is_resolved`: that was under the
+    quotas in force.
     """
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
@@ -56,6 +57,7 @@ class TypeSensors:
         self.level = np.zeros(0, np.int64)
         self.is_shadow = np.zeros(0, np.bool_)
         self.holds_user = np.zeros(0, np.bool_)
+        self.is_resolved = np.zeros(0, np.bool_)
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors."""
@@ -64,7 +66,7 @@ class TypeSensors:
             return
         self.bound = np.pad(self.bound, (0, room), constant_values=np.inf)
         self.level, self.is_shadow = np.pad(self.level, (0, room)), np.pad(self.is_shadow, (0, room))
-        self.holds_user = np.pad(self.holds_user, (0, room))
+        self.holds_user, self.is_resolved = np.pad(self.holds_user, (0, room)), np.pad(self.is_resolved, (0, room))
         self.windows.grow(capacity)
         if self.buckets is not None:
             self.buckets.grow(capacity)
@@ -75,6 +77,7 @@ class TypeSensors:
         self.level = self.level[: len(kept)][kept]
         self.is_shadow = self.is_shadow[: len(kept)][kept]
         self.holds_user = self.holds_user[: len(kept)][kept]
+        self.is_resolved = self.is_resolved[: len(kept)][kept]
         self.windows.keep(kept)
         if self.buckets is not None:
             self.buckets.keep(kept)
@@ -121,6 +124,10 @@ class SensorNumbers:
     def capacity(self) -> int:
         """The number of sensors for which there is room."""
         return self.used_at_ms.size
+
+    def find_keys(self, keys: Pair) -> Ids:
+        """The sensor of each key, int64[n]; −1 for none."""
+        return self._index.find(keys)
 
     def keys(self, sensors: Ids) -> Pair:
         """The keys of sensors, each that of an entity in which a name that is not a tag is ""."""
@@ -285,6 +292,8 @@ class SensorTable:
         recorded = recorded_keys(snapshot)
         self.recording = tuple(key for key in KEYS if key in recorded)
         self.entities.forget_sensors(self.recording)
+        for sensors in self.by_key.values():
+            sensors.is_resolved[:] = False
 
     def advance(self, newest: int) -> None:
         """Make `newest` the newest sample window of all sensors."""
@@ -346,6 +355,7 @@ class SensorTable:
             self.by_key[key].bound[ids] = resolved.bound
             self.by_key[key].level[ids] = self.resolution.levels_of(resolved.quota)
             self.by_key[key].holds_user[ids] = resolved.holds_user
+            self.by_key[key].is_resolved[ids] = True
             if key[0] is Side.SHADOW:
                 self.by_key[key].is_shadow[ids] = self.resolution.is_shadow(resolved.quota)
 
