@@ -37,7 +37,7 @@ class DemoConsole:
         self._lock = Lock()
         self._clients: dict[tuple[str, str], dict[str, Any]] = {}
         self._longest_ms: dict[tuple[str, str], float] = {}
-        self._records: Counter[tuple[str, str, str]] = Counter()
+        self._records: Counter[tuple[str, str | None, str]] = Counter()
         self._hushed: set[tuple[str, str]] = set()
         self._decision_id: str | None = None
         self._batches = self._events = self._dead = 0
@@ -116,17 +116,21 @@ class DemoConsole:
         ]
         for (user, client_id), report in sorted(self._clients.items(), key=lambda item: -self._throttles(*item[0])):
             bound = bounds.get((user, client_id))
-            renewals = sum(self._records[user, client_id, cause] for cause in ("renewed", "quota_changed"))
             lines.append(
                 f"{user + '/' + client_id:<20} {report['role']:<8} {report['sent_bytes'] / elapsed / 1000:>7.1f} "
                 f"{'none' if bound is None else f'{bound / 1000:.1f}':>7} {self._throttles(user, client_id):>9} "
-                f"{renewals:>7} {self._records[user, client_id, 'release']:>8}  "
+                f"{self._count(user, client_id, 'renewed', 'quota_changed'):>7} "
+                f"{self._count(user, client_id, 'release'):>8}  "
                 f"{_slowed_by(report, self._longest_ms[user, client_id])}"
             )
         return lines
 
     def _throttles(self, user: str, client_id: str) -> int:
-        return sum(self._records[user, client_id, cause] for cause in BATCH_CAUSES)
+        return self._count(user, client_id, *BATCH_CAUSES)
+
+    def _count(self, user: str, client_id: str, *kinds: str) -> int:
+        """The records of a client and of its user: no user of the demo has a client that is excepted."""
+        return sum(self._records[user, held, kind] for held in (client_id, None) for kind in kinds)
 
 
 def _slowed_by(report: Mapping[str, Any], longest_ms: float) -> str:

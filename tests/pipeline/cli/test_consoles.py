@@ -10,7 +10,7 @@ import pytest
 from pipeline.cli.demo_console import DemoConsole
 from pipeline.cli.services import MOST_LINES, log_throttles
 from pipeline.throttle.explain import line_with_command
-from schemas.names import ClientKey
+from schemas.names import ClientKey, Target
 from tests.pipeline.throttle.factories import publications, violation
 from tests.pipeline.throttle.test_publisher import NOW
 
@@ -55,6 +55,17 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
     console.summary(dict.fromkeys([("alice", "etl"), ("erp", "exporter")]))
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert {row[0]: row[4] for row in rows if "/" in "".join(row[:1])} == {"alice/etl": "2", "erp/exporter": "3"}
+
+
+def test_a_throttle_of_a_user_is_counted_for_its_client(capsys: pytest.CaptureFixture[str]) -> None:
+    console = DemoConsole(CANDIDATE, watched=False)
+    console.client_report(report("search", "indexer"))
+    console.client_report(report())
+    console.listeners().announce(publications(violation(Target("", "search", None, None))).written(0, NOW.wall_ms), 3)
+    assert capsys.readouterr().out.split()[1:3] == ["throttle", "search/*"]
+    console.summary({})
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {row[0]: row[4] for row in rows if "/" in "".join(row[:1])} == {"search/indexer": "1", "alice/etl": "0"}
 
 
 def written(count: int) -> pa.Table:

@@ -34,7 +34,7 @@ class Reason:
 class Publication:
     """A record that is about to be written."""
 
-    key: ClientKey
+    key: ClientKey | Target
     action: Action
     cause: Cause
     throttle_time_ms: int
@@ -61,7 +61,7 @@ def reason(**overrides: Any) -> Reason:
     return Reason(**{**figures, **overrides})
 
 
-def violation(key: ClientKey = ALICE, throttle_time_ms: int = 1_000, **overrides: Any) -> Publication:
+def violation(key: ClientKey | Target = ALICE, throttle_time_ms: int = 1_000, **overrides: Any) -> Publication:
     return Publication(
         key=key,
         action="throttle",
