@@ -3,9 +3,10 @@
 Then the contract that the model has not: what the engine takes, what it refuses, and its largest numbers.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -96,6 +97,7 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
             look_ms = now_ms + data.draw(st.integers(0, 13 * window_ms))
             assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
             assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)
+            claims_by_key_are_those_by_name(engine, look_ms)
             of_rates.record(table(usage), now_ms, is_old)
             shadow_enforced.record(table(usage), now_ms, is_old)
             of_rates.expire_idle(now_ms, num_samples * window_ms)
@@ -104,6 +106,17 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
             if version == 0:  # the shadow side is empty when the first shadow row comes
                 seen = shadow_enforced.rates(entities, look_ms).to_pylist()
                 assert engine.rates(entities, look_ms, Side.SHADOW).to_pylist() == only_shadow(engine, seen)
+
+
+def claims_by_key_are_those_by_name(engine: QuotaEngine, look_ms: int) -> None:
+    users = [{**entity, "client_id": None} for entity in ENTITIES if not entity["client_id"]]
+    rows = [(target, quota_type) for target in (*ENTITIES, *users) for quota_type in range(len(TYPES))]
+    broker = {} if engine.scope == "broker" else {"broker_id": ""}
+    targets, types = table([{**target, **broker} for target, _ in rows]), np.array([number for _, number in rows])
+    by_key, is_known = engine.claims(engine.keys_of(targets, types), types, look_ms)
+    by_name = engine.claims_by_name(targets, types, look_ms)
+    for field in fields(by_key):
+        np.testing.assert_array_equal(*(getattr(one.take(is_known), field.name) for one in (by_key, by_name)))
 
 
 def with_shadow_enforced(snapshot: QuotaSnapshot) -> QuotaSnapshot:
