@@ -116,10 +116,8 @@ class ThrottleRecord(BaseModel):
         return Target.of(self.__dict__)
 
     def holds(self, user: str, client_id: str) -> bool:
-        """Whether it names this client: it, or its user without it among the exceptions."""
-        if self.client_id is None:
-            return self.user == user and client_id not in (self.except_client_ids or ())
-        return (self.user, self.client_id) == (user, client_id)
+        """Whether it names this client: see `holds`."""
+        return holds(self.__dict__, user, client_id)
 
     @property
     def written_ms(self) -> int:
@@ -134,6 +132,16 @@ _VERBS: Final[Mapping[str, Verb]] = {"violation": "throttle", "extended": "exten
 
 BATCH_CAUSES: Final = frozenset(_VERBS)
 """The causes of records that a batch asks for; the others are those of checks."""
+
+
+def holds(row: Mapping[str, Any], user: str, client_id: str | None) -> bool:
+    """Whether a record, or its row, names a client: it, or its user without it among the exceptions.
+
+    * `client_id`: None = all client-ids of the user; only a record without a client-id names them.
+    """
+    if row["client_id"] is None:
+        return bool(row["user"] == user and client_id not in (row["except_client_ids"] or ()))
+    return (row["user"], row["client_id"]) == (user, client_id)
 
 
 def verb_of(action: str, cause: str) -> Verb:

@@ -38,7 +38,7 @@ from pipeline.errors import NotFound, UsageError
 from pipeline.log import set_up_logging
 from pipeline.settings.model import Settings
 from quota.units import rate_text
-from schemas.names import THROTTLE_TOPIC
+from schemas.names import THROTTLE_TOPIC, Target
 from schemas.throttle_record import ThrottleRecord, verb
 
 if TYPE_CHECKING:
@@ -68,7 +68,11 @@ def list_(
     source: TablesSource,
     output: Output = "table",
 ) -> None:
-    """List the clients that are throttled now; exits with 3 if there are none. `kquota throttles tail` follows them."""
+    """List who is held now; exits with 3 if there are none. `kquota throttles tail` follows the records.
+
+    A throttle of all client-ids of a user has the client-id `*`; `-o wide` shows which are excepted. With --user and
+    --client-id it is listed, too, if it holds that client.
+    """
     from pipeline.tables.throttles import Wanted, recent_events, running_throttles
 
     since_ms = None if since is None else parse_instant("--since", since, wall_ms())
@@ -95,15 +99,20 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
         remark("no throttles")
 
 
-def _shown(row: "Row") -> "Row":
+def shown_client_id(client_id: str | None) -> str:
+    """The client-id in a table: `*` for all client-ids of a user."""
+    return "*" if client_id is None else client_id
 
+
+def _shown(row: "Row") -> "Row":
     bound, quota_type = row["bound"], row["quota_type"]
     shown = {
         "at": clock_time(row["evaluated_at_ms"]),
         "action": verb(row),
         "user": row["user"],
-        "client_id": row["client_id"],
-        "client": f"{row['user']}/{row['client_id']}",
+        "client_id": shown_client_id(row["client_id"]),
+        "except_client_ids": None if row["client_id"] else ", ".join(row["except_client_ids"] or ()),
+        "client": str(Target.of(row)),
         "type": quota_type.partition("_")[0],
         "O": rate_text(quota_type, row["observed"]),
         "T": "none" if bound is None else rate_text(quota_type, bound),
@@ -139,7 +148,7 @@ def tail(
 ) -> None:
     """Follow the throttle topic: one line for each throttle, extension, renewal and release, as clients read them.
 
-    Reads committed records only, and needs no tables. -o json prints each record as it was published. Of a client the
+    Reads committed records only, and needs no tables. -o json prints each record as it was published. Of a target the
     topic keeps the newest record, and older ones for a time. A broker that goes away is waited for. Ends with 0 on
     Ctrl-C, on SIGTERM, and when its output is closed.
     """
@@ -154,9 +163,9 @@ def tail(
     set_up_logging(settings.log_level)
 
     def show(record: "ThrottleRecord") -> None:
-        wanted = (client.user, client.client_id, quota_type)
-        has = (record.user, record.client_id, record.quota_type)
-        if all(one in {None, other} for one, other in zip(wanted, has, strict=True)):
+        user, client_id = client.user or record.user, client.client_id
+        is_wanted = user == record.user and quota_type in {None, record.quota_type}
+        if is_wanted and (client_id is None or record.holds(user, client_id)):
             if output == "json":
                 print_document(record.model_dump(mode="json"), output, indent=None)
             else:
@@ -198,7 +207,8 @@ def explain(
         str | None,
         typer.Argument(
             metavar="DECISION|CLIENT|USER",
-            help="The beginning of a decision_id; a client as USER/CLIENT_ID; or a user, with a client-id after it.",
+            help="The beginning of a decision_id; a client as USER/CLIENT_ID, all client-ids as USER/*; or a "
+            "user, with a client-id after it.",
         ),
     ] = None,
     client_id: Annotated[
@@ -214,17 +224,18 @@ def explain(
 ) -> None:
     """Say why a client was throttled: O, T, W, X, the samples behind them, the edit that set T, and what followed.
 
-    Of a client, as USER CLIENT_ID or as USER/CLIENT_ID, it tells the newest throttle to its end, and whether the client
-    is held now. Of a user alone it lists the clients.
+    Of a client, as USER CLIENT_ID or as USER/CLIENT_ID, it tells the newest throttle that holds it to its end, its own
+    or its user's, and whether the client is held now. USER/* is a throttle of all client-ids of a user. Of a user alone
+    it lists the clients.
     """
     from pipeline.replay.story import told
 
     settings = source.settings()
-    decision, is_of_client = _decision(settings.tables.root, client, user, client_id)
+    decision, of_client = _decision(settings.tables.root, client, user, client_id)
     if decision is None:
         _print_clients(settings, client.user or user or "", output)
         return
-    found = told(settings, decision, wall_ms() if is_of_client else None)
+    found = told(settings, decision, wall_ms() if of_client else None, of_client)
     if is_table(output):
         facts = [f"  {name:<9} {text}" for name, text in found.facts]
         bars = _bars(found.story, settings.engine.sample_window_ms)
@@ -237,35 +248,46 @@ def explain(
         _verify_one(settings, decision)
 
 
-def _decision(
-    root: str, client: ClientNames, first: str | None, client_id: str | None
-) -> "tuple[dict[str, Any] | None, bool]":
-    """The row of `decisions` that is meant, and whether a client was named; no row for a user without a client-id."""
-    from pipeline.tables.throttles import decision_with_id, newest_throttle
+_Found = tuple[dict[str, Any] | None, tuple[str, str | None] | None]
+"""The row of `decisions` that is meant, and the client if one was named; no row for a user without a client-id."""
+
+
+def _decision(root: str, client: ClientNames, first: str | None, client_id: str | None) -> _Found:
+    from pipeline.tables.throttles import decision_with_id
 
     if first and client_id is None and client == (None, None):
         if _ID.fullmatch(first):
             with suppress(NotFound):
-                return decision_with_id(root, first), False
+                return decision_with_id(root, first), None
         return _named_by(root, first)
     user, client_id = client.or_arguments(first, client_id)
     if user is None and client_id is None:
         message = "name a decision or a client"
         raise UsageError(message, "write the beginning of a decision_id, or a user and a client-id")
-    return (None if client_id is None else newest_throttle(root, user, client_id)), True
+    return (None, None) if client_id is None else _newest(root, user, client_id)
 
 
-def _named_by(root: str, text: str) -> "tuple[dict[str, Any] | None, bool]":
-    """The row that a text as `alice/etl` or `alice/etl@1` names, as log lines have it. Names may have slashes."""
+def _newest(root: str, user: str | None, client_id: str) -> _Found:
+    """The newest throttle of a client. `*` is all client-ids of a user, or the client-id if it was never held so."""
     from pipeline.tables.throttles import newest_throttle
 
+    if client_id == "*":
+        with suppress(NotFound):
+            found = newest_throttle(root, user, None)
+            return found, (found["user"], None)
+    found = newest_throttle(root, user, client_id)
+    return found, (found["user"], client_id)
+
+
+def _named_by(root: str, text: str) -> _Found:
+    """The row that a text as `alice/etl` or `alice/etl@1` names, as log lines have it. Names may have slashes."""
     parts = text.split("/")
     for place in range(1, len(parts)):
         user, client_id = "/".join(parts[:place]), "/".join(parts[place:])
         for name in dict.fromkeys((client_id, client_id.rpartition("@")[0] or client_id)):
             with suppress(NotFound):
-                return newest_throttle(root, user, name), True
-    return None, True
+                return _newest(root, user, name)
+    return None, None
 
 
 _CLIENTS: Final = Layout(("user", "client_id", "now", "last_decision"), dropped_first=("last_decision",))
@@ -281,13 +303,20 @@ def _print_clients(settings: "Settings", user: str, output: str) -> None:
 
     def shown(row: Row) -> Row:
         until_ms, at_ms = row["held_until_ms"], row["decided_at_ms"]
-        held = f"held until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left" if until_ms else "free"
-        return {**row, "now": held, "last_decision": None if at_ms is None else f"{as_iso(at_ms)} UTC"}
+        held = f"held until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left" if until_ms else "not held"
+        return {
+            **row,
+            "client_id": shown_client_id(row["client_id"]),
+            "now": held,
+            "last_decision": None if at_ms is None else f"{as_iso(at_ms)} UTC",
+        }
 
     print_rows([asdict(one) for one in found], output, _CLIENTS, shown=shown)
     if is_table(output):
         decided = next((one for one in found if one.decided_at_ms is not None), None)
-        command = None if decided is None else command_text("throttles", "explain", user, decided.client_id)
+        command = (
+            None if decided is None else command_text("throttles", "explain", user, shown_client_id(decided.client_id))
+        )
         remark("none of them was over a quota" if command is None else f"why: {command}")
 
 

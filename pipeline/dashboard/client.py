@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -26,11 +27,12 @@ from pipeline.tables.queries import StoredTable, column_list, predicates
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.tables.rates import read_rates
 from pipeline.tables.reading import clients_seen
-from pipeline.tables.throttles import Wanted
+from pipeline.tables.throttles import named
 from quota.effective import Effective, effective, resolved
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
+from schemas.names import Target
 from schemas.throttle_record import counts, verb, written_ms
 
 SEE: Final = "see docs/dashboard.md"
@@ -141,7 +143,7 @@ def _sums(
 
 
 def _names_sql(user: str | None, client_id: str | None) -> str:
-    return predicates(Wanted(user, client_id).of_client())
+    return predicates([(name, "=", one) for name, one in (("user", user), ("client_id", client_id)) if one is not None])
 
 
 def _batch_instants(reader: TablesReader, span: Span) -> list[int]:
@@ -163,7 +165,7 @@ _MOST_SHOWN: Final = 200
 _EARLY_MS: Final = 600_000
 _DECISION_COLUMNS: Final = (
     "evaluated_at_ms", "quota_type", "observed", "bound", "window_ms", "raw_throttle_time_ms", "throttle_time_ms",
-    "level", "mode", "applied", "decision_id", "batch_id", "quota_version",
+    "level", "mode", "asks_hold", "client_id", "decision_id", "batch_id", "quota_version",
 )  # fmt: skip
 _RECORD_COLUMNS: Final = (
     "publish_seq", "action", "cause", "cluster", "query_id", "batch_id", "broker_id", "user", "client_id", "quota_type",
@@ -171,15 +173,20 @@ _RECORD_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) -> dict[str, Any]:
+def read_throttles(
+    reader: TablesReader, client: tuple[str, str], span: Span, user_types: Sequence[str] = ()
+) -> dict[str, Any]:
     """What was decided for a client, oldest first, and published, newest first: the newest rows of the span.
+
+    * `user_types`: The quota types for which the client is in the sensor of its user, and held with it.
 
     By the minute the bands are those of `throttle_by_minute`.
     """
-    decisions = _newest(reader, "decisions", _DECISION_COLUMNS, client, span)
-    records = _newest(reader, "throttle_events", _RECORD_COLUMNS, client, span)
+    of_client = f"({_names_sql(*client)} OR {_names_sql(client[0], None)} AND {_of_user_sql(user_types)})"
+    decisions = _once(_newest(reader, "decisions", _DECISION_COLUMNS, of_client, span))
+    records = _newest(reader, "throttle_events", _RECORD_COLUMNS, _holding_sql(*client), span)
     return {
-        "bands": _minute_bands(reader, client, span) if span.is_by_minute else bands(records, span.since_ms),
+        "bands": _minute_bands(reader, of_client, span) if span.is_by_minute else bands(records, span.since_ms),
         "decisions": decisions[::-1],
         "decisions_total": len(decisions),
         "records_total": len(records),
@@ -188,25 +195,38 @@ def read_throttles(reader: TablesReader, client: tuple[str, str], span: Span) ->
     }
 
 
-def _newest(
-    reader: TablesReader, table: str, columns: Sequence[str], client: tuple[str, str], span: Span
-) -> list[dict[str, Any]]:
+def _of_user_sql(quota_types: Sequence[str]) -> str:
+    return predicates([("client_id", "is", None), ("quota_type", "in", quota_types)])
+
+
+def _holding_sql(user: str, client_id: str) -> str:
+    return predicates(named(user, client_id, holds=True))
+
+
+def _once(decisions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without those on the client where its user was held: the user's row says the same of the sensor."""
+    batch = itemgetter("batch_id", "evaluated_at_ms", "quota_type", "mode")
+    of_users = {batch(row) for row in decisions if row["client_id"] is None}
+    return [row for row in decisions if row["client_id"] is None or batch(row) not in of_users]
+
+
+def _newest(reader: TablesReader, table: str, columns: Sequence[str], where: str, span: Span) -> list[dict[str, Any]]:
     order = "publish_seq" if "publish_seq" in columns else "time_epoch DESC NULLS LAST, evaluated_at_ms DESC, batch_id"
     return reader.query(
         table,
-        f"SELECT {column_list(columns)} FROM source WHERE {_names_sql(*client)} "  # noqa: S608 - names are quoted by us
+        f"SELECT {column_list(columns)} FROM source WHERE {where} "  # noqa: S608 - names are quoted by us
         f"AND evaluated_at_ms >= {span.since_ms - _EARLY_MS} AND evaluated_at_ms < {span.until_ms} "
         f"ORDER BY {order} DESC LIMIT {_MOST_ROWS}",
     )
 
 
-def _minute_bands(reader: TablesReader, client: tuple[str, str], span: Span) -> list[dict[str, Any]]:
+def _minute_bands(reader: TablesReader, where: str, span: Span) -> list[dict[str, Any]]:
     rows = reader.query(
         "throttle_by_minute",
         "SELECT minute_start_ms, quota_type, sum(held_ms) AS held_ms, "  # noqa: S608 - names are quoted by us
         "sum(throttle_count + renewal_count) AS records FROM source "
         f"WHERE minute_start_ms >= {span.since_ms} AND minute_start_ms < {span.until_ms} "
-        f"AND {_names_sql(*client)} GROUP BY 1, 2",
+        f"AND {where} GROUP BY 1, 2",
     )
     names = ("minute_start_ms", "quota_type", "held_ms", "records")
     return bands_of_minutes((tuple(row[name] for name in names) for row in rows), span.bin_ms)
@@ -228,7 +248,7 @@ def protected_document(reader: TablesReader, state: State, client: tuple[str, st
     now_ms = state.now_ms
     known_ms = min(state.rates_at_ms or now_ms, now_ms)
     span = span_of(reader, now_ms, RANGES["15m"])
-    found = bands(_newest(reader, "throttle_events", _RECORD_COLUMNS, client, span), span.since_ms)
+    found = bands(_newest(reader, "throttle_events", _RECORD_COLUMNS, _holding_sql(*client), span), span.since_ms)
     held = [one for one in found if one["start_ms"] + _SHORTEST_MS <= known_ms
             and counts(one["start_ms"], one["end_ms"], state.min_hold_ms)]  # fmt: skip
     if not held:
@@ -236,7 +256,8 @@ def protected_document(reader: TablesReader, state: State, client: tuple[str, st
     band = max(held, key=lambda one: int(one["start_ms"]))
     begin_ms = band["start_ms"]
     length_ms = min(max(min(band["end_ms"], known_ms) - begin_ms, _SHORTEST_MS), _LONGEST_MS)
-    rows = _used(reader, client, begin_ms, length_ms)
+    who = _names_sql(client[0], None if band["client_id"] is None else client[1])
+    rows = _used(reader, who, begin_ms, length_ms)
     before, during = (rows[0][name] * 1_000 / length_ms if rows else 0.0 for name in ("before", "during"))
     others = rows[0]["others"] if rows else 0
     rate_names = [f"{name}_{when}" for name in ("produced", "fetched") for when in ("before", "during")]
@@ -254,7 +275,8 @@ def protected_document(reader: TablesReader, state: State, client: tuple[str, st
     }  # fmt: skip
 
 
-def _used(reader: TablesReader, client: tuple[str, str], begin_ms: int, length_ms: int) -> list[dict[str, Any]]:
+def _used(reader: TablesReader, held: str, begin_ms: int, length_ms: int) -> list[dict[str, Any]]:
+    """What those used who are not `held`, a condition in SQL."""
     sums = {
         f"{name}_{when}": f"sum(CASE WHEN sample_start_ms {sign} {begin_ms} THEN {column} END)"
         for name, column in _USED.items()
@@ -268,7 +290,7 @@ def _used(reader: TablesReader, client: tuple[str, str], begin_ms: int, length_m
         f'SELECT *, count(*) OVER () AS others, {totals} FROM (SELECT "user", client_id, '  # noqa: S608 - quoted by us
         f"{', '.join(f'{sum_} AS {name}' for name, sum_ in sums.items())} FROM source "
         f"WHERE sample_start_ms >= {begin_ms - length_ms} AND sample_start_ms < {begin_ms + length_ms} "
-        f"AND NOT ({_names_sql(*client)}) GROUP BY 1, 2) "
+        f"AND NOT ({held}) GROUP BY 1, 2) "
         f'WHERE {used} > 0 ORDER BY {used} DESC, "user", client_id LIMIT {_NEIGHBOURS}',
     )
 
@@ -350,9 +372,10 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str],
     found = effective(snapshot, user, client_id, _clients_of(reader, user, client_id))
     whole_until_ms = 0 if state.batch is None else state.batch["evaluated_at_ms"]
     series = read_series(reader, found, client, span, whole_until_ms)
-    held = [row for row in state.running if client_of(row) == client]
+    held = sorted(state.held.by(user, client_id), key=lambda row: -row["throttled_until_ms"])
+    user_types = [one.quota_type for one in found.by_type if one.sensor_user and not one.sensor_client_id]
     on_brokers = enforced_for(reader.root, user, client_id, QUOTA_TYPES)
-    bounds, throttles = bounds_over_time(reader, client, span), read_throttles(reader, client, span)
+    bounds, throttles = bounds_over_time(reader, client, span), read_throttles(reader, client, span, user_types)
     seen_ms = _last_seen(reader, client, series)
     return {
         **state.head(),
@@ -495,12 +518,14 @@ def has_data(evaluated_at_ms: Sequence[int], since_ms: int, until_ms: int, bin_m
 def bands(events: Iterable[Mapping[str, Any]], since_ms: int) -> list[dict[str, Any]]:
     """The spans in which a client was held: its records, each until it ends or the next one replaces it.
 
-    Records of one throttle that follow one another are one band.
+    Records of one throttle that follow one another are one band; those of its user for a quota type are others.
     """
     found: list[dict[str, Any]] = []
+    last_of: dict[Any, dict[str, Any]] = {}
     for row in sorted(events, key=lambda row: int(row["publish_seq"])):
         at_ms, until_ms = written_ms(row), int(row["throttled_until_ms"])
-        last = found[-1] if found else None
+        target = Target.of(row)._replace(broker_id="")
+        last = last_of.get(target)
         if row["action"] == "release":
             if last is not None:
                 last["end_ms"] = min(last["end_ms"], at_ms)
@@ -511,7 +536,8 @@ def bands(events: Iterable[Mapping[str, Any]], since_ms: int) -> list[dict[str, 
             last["records"] += 1
             continue
         band = {"start_ms": at_ms, "end_ms": until_ms, "records": 1, "released": False}
-        found.append({**band, **picked(row, ("quota_type", "decision_id"))})
+        last_of[target] = {**band, **picked(row, ("quota_type", "decision_id", "client_id"))}
+        found.append(last_of[target])
     return [band for band in found if band["end_ms"] > since_ms]
 
 

@@ -188,7 +188,7 @@ class TablesReader:
         levels = _levels(self.snapshot(), held)
         since = holds_of(self.root, held)
         running = [
-            {**row, **since[row["publish_seq"]], "level": levels[client_of(row)][row["quota_type"]],
+            {**row, **since[row["publish_seq"]], "level": levels[_pair_of(row)][row["quota_type"]],
              "owner": self.owner(row)} for row in held
         ]  # fmt: skip
         return {
@@ -271,9 +271,14 @@ def names_table(clients: Sequence[tuple[str, str]]) -> pa.Table:
     )
 
 
+def _pair_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The client of a row; of a user that is held the one without a client-id: no quota gives it another sensor."""
+    return row["user"], row["client_id"] or ""
+
+
 def _levels(snapshot: QuotaSnapshot, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, int | None]]:
     """The level of each quota type for the clients of some rows, by the quotas in force."""
-    clients = sorted({client_of(row) for row in rows})
+    clients = sorted({_pair_of(row) for row in rows})
     found: dict[tuple[str, str], dict[str, int | None]] = {client: {} for client in clients}
     for row in resolved(names_table(clients), snapshot) if clients else ():
         found[client_of(row)][row["quota_type"]] = row["level"]

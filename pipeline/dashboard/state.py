@@ -4,14 +4,16 @@ The API gives these judgements, and the page only draws them: so whoever asks ge
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from pipeline.command_line import command_text
 from pipeline.process import activity_of, ahead_ms
 from pipeline.tables.rates import NEAR
+from pipeline.tables.throttles import Held, count_text
 from quota.units import age_text, rate_text
+from schemas.names import Target
 from schemas.throttle_record import verb, written_ms
 
 _LOW: Final = 0.05
@@ -31,9 +33,9 @@ def standing(used: float | None, mode: str) -> Standing:
     return "over" if used > 1 else "near" if used >= NEAR else "within"
 
 
-def client_text(user: str, client_id: str) -> str:
-    """The client as commands take it: `alice/etl`, or `alice` without a client-id."""
-    return f"{user}/{client_id}" if client_id else user
+def client_text(user: str, client_id: str | None) -> str:
+    """The client as commands take it: `alice/etl`, `alice` without a client-id, `alice/*` for all its client-ids."""
+    return f"{user}/*" if client_id is None else f"{user}/{client_id}" if client_id else user
 
 
 def used_text(used: float) -> str:
@@ -80,24 +82,23 @@ def verdict(now_ms: int, held: Sequence[Mapping[str, Any]], nearest: Sequence[Ma
 
 def _held_text(now_ms: int, held: Sequence[Mapping[str, Any]]) -> str:
     worst = max(held, key=lambda row: (row["most_used"] or 0, row["throttled_until_ms"]))
-    count = len(held)
-    are = "is" if count == 1 else "are"
+    targets = {(row["user"], row["client_id"]) for row in held}
+    are = "is" if len(targets) == 1 else "are"
     times = "" if worst["most_used"] is None else f", {times_text(worst['most_used'])} its quota"
     who = client_text(worst["user"], worst["client_id"])
-    most = "" if count == 1 else "most over: "
+    most = "" if len(targets) == 1 else "most over: "
     left = age_text(max(worst["throttled_until_ms"] - now_ms, 1_000))
-    return f"{count:,} client{'' if count == 1 else 's'} {are} held: {most}{who}, {left} left{times}"
+    return f"{count_text(targets)} {are} held: {most}{who}, {left} left{times}"
 
 
 def collapsed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Records, newest first, as one row per client: its newest, with their number (`records`) and the first's instant.
+    """Records, newest first, as one row per target: its newest, with their number (`records`) and the first's instant.
 
-    `rows` have `broker_id`, `user`, `client_id` and `at_ms`.
+    `rows` have the columns of `Target`, and `at_ms`.
     """
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    found: dict[Target, dict[str, Any]] = {}
     for row in rows:
-        key = row["broker_id"], row["user"], row["client_id"]
-        newest = found.setdefault(key, {**row, "records": 0})
+        newest = found.setdefault(Target.of(row), {**row, "records": 0})
         newest |= {"records": newest["records"] + 1, "first_ms": row["at_ms"]}
     return [*found.values()]
 
@@ -175,7 +176,7 @@ def gauges(
         ),
         _gauge("delay", delay[0], delay[1], "ms", delay[3], delay[2]),
         _late(events_per_second, late),
-        _gauge("held", "Held clients", held, "count", None, "Clients that wait for the end of a throttle now."),
+        _gauge("held", "Held", held, "count", None, "Throttles of clients and users that have not ended."),
         _gauge(
             "punctuality", "Release punctuality", late_p99_ms, "ms", _PUNCTUAL_MS,
             "How late a client is let go after the end of its throttle: 99 of 100 releases are within this time.",
@@ -226,18 +227,18 @@ _RECORD: Final = ("cause", "throttled_until_ms", "decision_id", "quota_version")
 
 
 def throttled_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A client that is held: who, by what, since when and until when, whose, and at which level."""
+    """Who is held, a client or a user: by what, since when and until when, whose, and at which level."""
     return {
-        **picked(row, (*_CLIENT, *_RECORD, "since_ms", "records", "most_used", "level", "owner")),
+        **picked(row, (*_CLIENT, *_RECORD, "except_client_ids", "since_ms", "records", "most_used", "level", "owner")),
         "owed_until_ms": max(written_ms(row) + row["owed_ms"], row["throttled_until_ms"]),
     }
 
 
-def talker_row(row: Mapping[str, Any], held: Container[tuple[str, str]]) -> dict[str, Any]:
+def talker_row(row: Mapping[str, Any], held: Held) -> dict[str, Any]:
     """A sensor and how much of its bound it uses."""
     shown = (*_CLIENT, "sensor_user", "sensor_client_id", "clients", "level", "mode", "owner")
     judged = {"used": row["share"], "standing": standing(row["share"], row["mode"])}
-    return {**picked(row, shown), **judged, "throttled": (row["user"], row["client_id"]) in held}
+    return {**picked(row, shown), **judged, "throttled": bool(held.by(row["user"], row["client_id"]))}
 
 
 def event_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -396,9 +397,9 @@ class State:
     min_hold_ms: int = 1
 
     @property
-    def held(self) -> set[tuple[str, str]]:
-        """The clients that are held."""
-        return {(row["user"], row["client_id"]) for row in self.running}
+    def held(self) -> Held:
+        """Who is held."""
+        return Held(self.running)
 
     def head(self) -> dict[str, Any]:
         """What every view needs: the time, the health, the versions."""

@@ -316,10 +316,11 @@ def clients_document(reader: TablesReader, state: State, query: Query) -> dict[s
     named = {(row["user"], row["client_id"]) for row in QuotaTable(reader.root).read().rows}
     named = {entity for entity in named if all(entity) and DEFAULT not in entity}
     search = (query.search or "").replace(" ", "").lower()
-    found = [one for one in {*seen, *held, *named} if search in "/".join(one).replace(" ", "").lower()]
+    known = {(user, client_id) for user, client_id in held.targets if client_id is not None}
+    found = [one for one in {*seen, *known, *named} if search in "/".join(one).replace(" ", "").lower()]
 
     def rank(one: tuple[str, str]) -> tuple[Any, ...]:
-        return one not in held, -(parts.get(one) or 0.0), -seen.get(one, 0), one
+        return not held.by(*one), -(parts.get(one) or 0.0), -seen.get(one, 0), one
 
     rows = [
         {
@@ -327,7 +328,7 @@ def clients_document(reader: TablesReader, state: State, query: Query) -> dict[s
             "client_id": one[1],
             "seen_ms": seen.get(one),
             "used": parts.get(one),
-            "throttled": one in held,
+            "throttled": bool(held.by(*one)),
         }
         for one in nsmallest(query.limit, found, key=rank)
     ]  # fmt: skip
@@ -389,18 +390,21 @@ def _version_row(version: QuotaVersion) -> dict[str, Any]:
 def explained(reader: TablesReader, state: State, query: Query, settings: Settings) -> dict[str, Any]:
     """Why a client was throttled: by the beginning of a decision's id, or the newest throttle of a client.
 
+    Without a client-id it is that of all client-ids of a user.
+
     Raises:
         QueryRefused: Neither is given.
         NotFound, UsageError: As `throttles explain`.
     """
     if query.decision_id:
-        decision, now_ms = decision_with_id(reader.root, query.decision_id), None
+        decision, now_ms, client = decision_with_id(reader.root, query.decision_id), None, None
     elif query.user is not None:
-        decision, now_ms = newest_throttle(reader.root, query.user, query.client_id), state.now_ms
+        client = query.user, query.client_id
+        decision, now_ms = newest_throttle(reader.root, *client), state.now_ms
     else:
         raise QueryRefused(["'decision_id' or 'user' is missing"], SEE)
     settings = settings.model_copy(update={"engine": reader.engine_settings()})
-    found = told(settings, decision, now_ms, running=state.running)
+    found = told(settings, decision, now_ms, client, running=state.running)
     return {
         **picked(decision, ("decision_id", "user", "client_id", "quota_type", "evaluated_at_ms")),
         "title": printable(found.title),

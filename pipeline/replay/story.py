@@ -1,7 +1,7 @@
 """One decision in words: its numbers, how they come about, its records, and what the brokers enforce now."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -11,10 +11,10 @@ from pipeline.tables.broker_quotas import enforced_for
 from pipeline.tables.quotas.history import QuotaOrigin, shown
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import (
+    Held,
     Story,
     Unpublished,
     Wanted,
-    held_until,
     origin_of_bound,
     running_throttles,
     story_of,
@@ -22,6 +22,7 @@ from pipeline.tables.throttles import (
 )
 from quota.entity import label
 from quota.units import against_bound, rate_text, rate_unit
+from schemas.names import Target
 from schemas.throttle_record import verb, written_ms
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 # The records of a decision, or why there are none. Times are of the driver's wall clock, to the millisecond.
 
 _NO_TIME: Final = "its throttle time is 0 ms, rounded"
-_NOT_APPLIED: Final = "the throttle of another quota type is longer, or as long, and stands for both"
+_WITH_USER: Final = "its user is held, with all client-ids of the sensor"
+_OTHER_TYPE: Final = "the throttle of another quota type is longer, or as long, and stands for both"
 
 
 def exact_seconds(duration_ms: int) -> str:
@@ -66,7 +68,8 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
     reasons = {
         "shadow": "its quota is in shadow mode",
         "no_time": _NO_TIME,
-        "not_applied": _NOT_APPLIED,
+        "with_user": f"{_WITH_USER}, by decision {record.get('decision_id')}",
+        "other_type": _OTHER_TYPE,
         "extension": f"under this id: it made a running throttle longer, with {record_name}",
         "too_old": "it was too old when the job could publish it, after a restart",
         "told_already": f"the client already waits: {record_name} holds it until "
@@ -77,13 +80,14 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
     return f"published: nothing{separator}{reasons[found.cause]}"
 
 
-def applied_text(decision: Mapping[str, Any]) -> str:
-    """Whether a decision throttles its client, and why not: its mode first."""
-    if decision["applied"]:
-        return f"mode {decision['mode']}, applied"
+def hold_text(decision: Mapping[str, Any], unpublished: Unpublished | None) -> str:
+    """Whether a decision asks for a hold, and why not: its mode first."""
+    if decision["asks_hold"] or unpublished is None:
+        return f"mode {decision['mode']}, asks for a hold"
     if decision["mode"] == "shadow":
         return "mode shadow, which never throttles"
-    return f"mode {decision['mode']}, not applied: {_NOT_APPLIED if decision['throttle_time_ms'] else _NO_TIME}"
+    why = {"no_time": _NO_TIME, "with_user": _WITH_USER}.get(unpublished.cause, _OTHER_TYPE)
+    return f"mode {decision['mode']}, asks for no hold: {why}"
 
 
 def _record_line(event: Mapping[str, Any], min_hold_ms: int) -> str:
@@ -171,7 +175,7 @@ class Told:
         facts: (name, text): how its numbers come about, in order.
         samples: What the samples are, or that they are no longer kept.
         published: A line on the records, and one for each.
-        now: How its client is held now; None if one decision was asked for, and not a client.
+        now: How the client is held now that was asked for; None if a decision was asked for.
         document: For programs.
     """
 
@@ -188,13 +192,15 @@ def told(
     settings: "Settings",
     decision: Mapping[str, Any],
     now_ms: int | None = None,
+    client: tuple[str, str | None] | None = None,
     story: Story | None = None,
     running: Sequence[Mapping[str, Any]] | None = None,
 ) -> Told:
     """Read the story of a row of `decisions`, and describe it: its numbers, samples, records, and what brokers enforce.
 
     Args:
-        now_ms: The wall clock, if also is to be said how its client is held now; None = not.
+        now_ms: The wall clock, if also is to be said how a client is held now; None = not.
+        client: That one, a user with None for all its client-ids; by default the decision's.
         story: If it is known; else it is read.
         running: The last records of all who are held at `now_ms`, if these are known; see `running_throttles`.
     """
@@ -204,12 +210,13 @@ def told(
     max_age_ms, min_hold_ms = settings.stream.max_decision_age_ms, settings.purgatory.min_hold_ms
     unpublished = None if story.events else why_unpublished(root, quotas, row, max_age_ms, min_hold_ms)
     nothing = None if unpublished is None else why_nothing(unpublished, max_age_ms)
-    on_brokers = enforced_for(root, row["user"], row["client_id"], [row["quota_type"]])
+    on_brokers = enforced_for(root, row["user"], row["client_id"] or "", [row["quota_type"]])
     set_by, until_ms = origin_line(row, origin), None
     if now_ms is not None:
+        user, client_id = client or (row["user"], row["client_id"])
         if running is None:
-            running = running_throttles(root, now_ms, Wanted(*client_of(row)), min_hold_ms)
-        until_ms = held_until(running).get(client_of(row))
+            running = running_throttles(root, now_ms, Wanted(user, client_id), min_hold_ms)
+        until_ms = Held(running).until_ms(user, client_id)
     document: dict[str, Any] = {
         "decision": row,
         "bound_set": set_by,
@@ -222,8 +229,13 @@ def told(
         document |= {"held_until_ms": until_ms, "free_since_ms": None if until_ms else free_since_ms(story.events)}
     return Told(
         story,
-        f"decision {row['decision_id']}: {row['user']}/{row['client_id']} is over {row['quota_type']}",
-        [*_facts(row), ("T set", set_by), *(("brokers", on_brokers_line(one)) for one in on_brokers)],
+        f"decision {row['decision_id']}: {Target.of(row)} is over {row['quota_type']}",
+        [
+            *_facts(row, unpublished),
+            *_held_clients(row, story.events),
+            ("T set", set_by),
+            *(("brokers", on_brokers_line(one)) for one in on_brokers),
+        ],
         _samples_title(story, settings.engine.sample_window_ms),
         record_lines(story.events, min_hold_ms) if nothing is None else [nothing],
         None if now_ms is None else now_line(until_ms, story.events, now_ms),
@@ -231,9 +243,11 @@ def told(
     )
 
 
-def client_of(row: Mapping[str, Any]) -> tuple[str, str]:
-    """User and client-id."""
-    return row["user"], row["client_id"]
+def _held_clients(row: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Whom the throttle of a user holds."""
+    if row["client_id"] is None:
+        excepted = ", ".join(events[-1]["except_client_ids"] or ()) if events else ""
+        yield "holds", f"all client-ids of {row['user']}" + (f", but {excepted}" if excepted else "")
 
 
 def free_since_ms(events: Sequence[Mapping[str, Any]]) -> int | None:
@@ -250,11 +264,11 @@ def free_since_ms(events: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def now_line(until_ms: int | None, events: Sequence[Mapping[str, Any]], now_ms: int) -> str:
-    """`now: held until 12:00:17.8, 4.2 s left`, or `now: free since …`; instants are UTC."""
+    """`now: held until 12:00:17.8, 4.2 s left`, or `now: not held since …`; instants are UTC."""
     if until_ms is not None:
         return f"now: held until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left"
     since_ms = free_since_ms(events)
-    return "now: free" if since_ms is None else f"now: free since {clock_time(since_ms)}"
+    return "now: not held" if since_ms is None else f"now: not held since {clock_time(since_ms)}"
 
 
 def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:
@@ -279,14 +293,14 @@ def _in_words(decision: dict[str, Any], rate: float) -> str:
     return f" ({rate_text(decision['quota_type'], rate)})" if is_large else ""
 
 
-def _facts(row: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(row: dict[str, Any], unpublished: Unpublished | None) -> list[tuple[str, str]]:
     unit = "% of one thread" if row["quota_type"] == "request_percentage" else "bytes/s"
     observed, bound, window_ms = row["observed"], row["bound"], row["window_ms"]
     tags = (("user", row["sensor_user"]), ("client-id", row["sensor_client_id"]))
     shared = " and ".join(f"{kind} {name}" for kind, name in tags if name)
     computed = computed_time(observed, bound, window_ms, row["raw_throttle_time_ms"])
     facts = [
-        ("at", f"{clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, {applied_text(row)}"),
+        ("at", f"{clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, {hold_text(row, unpublished)}"),
         ("quota", f"level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}"),
         ("sensor", f"{shared}: everything that shares it is counted together"),
         ("observed", f"O = {observed:.1f} {unit}{_in_words(row, observed)}, over W = {exact_seconds(window_ms)}"),

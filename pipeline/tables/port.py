@@ -12,7 +12,12 @@ if TYPE_CHECKING:  # some commands read by this port's conditions and load no py
     import pyarrow as pa
 
 Condition: TypeAlias = tuple[str, str, Any]
-"""(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold."""
+"""(column, operator, value) with an operator of =, !=, <, <=, >, >=, in, not in. All of a list must hold.
+
+In questions of `StoredTable` a value may be None with the operators `is` and `is not`, and the condition
+("client_id", "holds", name) finds the records of `throttle_events` that name a client-id, as
+`schemas.throttle_record.holds` does.
+"""
 
 
 def of_newest_epoch(time_epoch: int) -> list[Condition]:

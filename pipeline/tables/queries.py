@@ -223,6 +223,9 @@ def _predicate(condition: Condition) -> str:
         if not value:
             return "false" if operator == "in" else "true"
         return f"{_name(column)} {operator} ({', '.join(map(_literal, value))})"
+    if operator == "holds":
+        name = _literal(value)
+        return f"(client_id = {name} OR client_id IS NULL AND NOT array_has(except_client_ids, {name}))"
     return f"{_name(column)} {operator} {_literal(value)}"
 
 
@@ -242,6 +245,8 @@ def _name(column: str) -> str:
 
 
 def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     return f"DATE '{value.isoformat()}'" if isinstance(value, date) else str(value)

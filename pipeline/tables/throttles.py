@@ -1,23 +1,28 @@
 """What the tables hold about throttles: who is throttled, the story of a decision, why nothing was published."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import pyarrow as pa
+
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import TARGET, Condition
-from pipeline.tables.queries import StoredTable, predicates
+from pipeline.tables.queries import StoredTable, key_list, predicates
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
+from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
+from quota.effective import resolved
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from quota.throttle_time import SOON, TIMES_SOON
+from schemas.names import Target
 from schemas.rows import DecisionRow
-from schemas.throttle_record import BATCH_CAUSES, ThrottleEventRow, counts, written_ms
+from schemas.throttle_record import BATCH_CAUSES, ThrottleEventRow, counts, holds, written_ms
 
 # Quota type -> the columns of `usage` whose sum it limits.
 _COLUMNS_OF: Final = (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"])
@@ -56,17 +61,30 @@ def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
 
 
 def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
-    """The newest row of `decisions` of a client; None = any user, or any client-id. `NotFound` if there is none."""
+    """The newest row of `decisions` of a client, or of all client-ids of a user (`client_id` None).
+
+    Of a client that its user is held with, it is the row of the user in the same batch. `NotFound` if there is none.
+
+    * `user`: None = any.
+    """
     decisions = StoredTable(table_uri(root, "decisions"), DecisionRow)
-    where = Wanted(user, client_id).of_client()
-    found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], where)
+    found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], named(user, client_id))
     if found is None:
-        raise no_decision(root, "/".join(name for *_, name in where))
-    return found
+        raise no_decision(root, "/".join([*filter(None, [user]), "*" if client_id is None else client_id]))
+    return _of_user(decisions, found) or found
+
+
+def _of_user(decisions: StoredTable, decision: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The row of the user with which the client of a decision is held; None if there is none."""
+    if decision["client_id"] is None or not decision["sensor_user"] or decision["sensor_client_id"]:
+        return None
+    same = ("query_id", "batch_id", "evaluated_at_ms", "broker_id", "user", "quota_type", "mode")
+    where: list[Condition] = [(name, "=", decision[name]) for name in same]
+    return next(iter(decisions.rows(None, [*where, ("client_id", "is", None)])), None)
 
 
 def newest_throttle(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
-    """The row of `decisions` that began the newest throttle of a client, though another is newer and began none.
+    """The row of `decisions` that began the newest throttle that holds a client; a newer one may have begun none.
 
     For a client that was never throttled, as one in shadow mode, its newest decision; see `newest_decision`.
     """
@@ -78,7 +96,7 @@ def newest_throttle(root: str, user: str | None, client_id: str | None) -> dict[
 
 
 def _newest_record(events: StoredTable, user: str | None, client_id: str | None) -> dict[str, Any] | None:
-    where = Wanted(user, client_id).of_client()
+    where = named(user, client_id, holds=True)
     found = events.newest(["time_epoch", "evaluated_at_ms", "publish_seq"], where)
     if found is None:
         return None
@@ -87,35 +105,73 @@ def _newest_record(events: StoredTable, user: str | None, client_id: str | None)
     return max([found, *later], key=lambda row: int(row["publish_seq"]))
 
 
+def named(user: str | None, client_id: str | None, *, holds: bool = False) -> list[Condition]:
+    """The conditions on the rows of a client, or of all client-ids of a user (`client_id` None); `user` None = any.
+
+    * `holds`: Also the records of its user, where it is not among the exceptions.
+    """
+    of_user: list[Condition] = [] if user is None else [("user", "=", user)]
+    if client_id is None:
+        return [*of_user, ("client_id", "is", None)]
+    return [*of_user, ("client_id", "holds" if holds and of_user else "=", client_id)]
+
+
+class Held:
+    """Who is held, by rows of `running_throttles`."""
+
+    def __init__(self, running: Iterable[Mapping[str, Any]]) -> None:
+        self._rows: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
+        for row in running:
+            self._rows.setdefault((row["user"], row["client_id"]), []).append(row)
+
+    @property
+    def targets(self) -> Collection[tuple[str, str | None]]:
+        """The names that these rows have: clients, and users without a client-id."""
+        return self._rows.keys()
+
+    def by(self, user: str, client_id: str | None) -> list[Mapping[str, Any]]:
+        """The rows that hold a client, or all client-ids of a user (None)."""
+        keys = dict.fromkeys([(user, client_id), (user, None)])
+        return [row for key in keys for row in self._rows.get(key, ()) if holds(row, user, client_id)]
+
+    def until_ms(self, user: str, client_id: str | None) -> int | None:
+        """Until when it is held: the last end; None if it is not."""
+        return max((row["throttled_until_ms"] for row in self.by(user, client_id)), default=None)
+
+
+def count_text(targets: Iterable[tuple[str, str | None]]) -> str:
+    """How many users and clients there are of these names: `1 user and 2 clients`, or `no client`."""
+    of_users = [client_id is None for _, client_id in set(targets)]
+    counts = (("user", sum(of_users)), ("client", len(of_users) - sum(of_users)))
+    return " and ".join(f"{n:,} {word}{'' if n == 1 else 's'}" for word, n in counts if n) or "no client"
+
+
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """A client that the tables know, how it is held now, and the newest decision on it; None = there is none."""
+    """A client that the tables know, how it is held now, and the newest decision on it; None = there is none.
+
+    Without a client-id it stands for all client-ids of the user.
+    """
 
     user: str
-    client_id: str
+    client_id: str | None
     held_until_ms: int | None
     decided_at_ms: int | None
 
 
 def clients_of(root: str, user: str, now_ms: int, min_hold_ms: int) -> list[ClientState]:
-    """The clients of a user with a decision, or with usage that is kept: held ones first, then by name."""
-    keys, where = ("user", "client_id"), Wanted(user).of_client()
+    """The clients of a user with a decision, or with usage that is kept: held ones first, then by name.
+
+    One without a client-id stands for the user, if it was held or decided about with all its client-ids.
+    """
+    keys, where = ("user", "client_id"), [("user", "=", user)]
     decided = StoredTable(table_uri(root, "decisions")).newest_of_each(keys, "evaluated_at_ms", keys, where).to_pylist()
     used = StoredTable(table_uri(root, "usage")).newest_of_each(keys, "evaluated_at_ms", keys, where).to_pylist()
     at_ms = {row["client_id"]: row["evaluated_at_ms"] for row in decided}
-    until_ms = held_until(running_throttles(root, now_ms, Wanted(user), min_hold_ms))
-    known = {row["client_id"] for row in (*decided, *used)} | {client_id for _, client_id in until_ms}
-    names = sorted(known, key=lambda name: ((user, name) not in until_ms, name))
-    return [ClientState(user, name, until_ms.get((user, name)), at_ms.get(name)) for name in names]
-
-
-def held_until(running: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
-    """Until when each client is held, by the records of `running_throttles`: at several brokers, the last end."""
-    found: dict[tuple[str, str], int] = {}
-    for row in running:
-        client = row["user"], row["client_id"]
-        found[client] = max(found.get(client, 0), row["throttled_until_ms"])
-    return found
+    held = Held(running_throttles(root, now_ms, Wanted(user), min_hold_ms))
+    known = {row["client_id"] for row in (*decided, *used)} | {client_id for _, client_id in held.targets}
+    found = [ClientState(user, name, held.until_ms(user, name), at_ms.get(name)) for name in known]
+    return sorted(found, key=lambda one: (not one.held_until_ms, one.client_id is not None, one.client_id or ""))
 
 
 def story_of(root: str, decision: Mapping[str, Any]) -> Story:
@@ -161,36 +217,61 @@ def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
     names = {"user": "sensor_user", "client_id": "sensor_client_id", "broker_id": "broker_id"}
     conditions += [(column, "=", decision[name]) for column, name in names.items() if decision[name]]
     measures = _MEASURES[decision["quota_type"]]
-    rows = StoredTable(table_uri(root, "usage")).rows(["sample_start_ms", *measures], conditions)
+    rows = StoredTable(table_uri(root, "usage")).rows(["sample_start_ms", "user", "client_id", *measures], conditions)
+    apart = _in_other_sensors(root, decision, {(row["user"], row["client_id"]) for row in rows})
     sums: Counter[int] = Counter()
     for row in rows:
+        if (row["user"], row["client_id"]) in apart:
+            continue
         sums[row["sample_start_ms"]] += sum(row[measure] or 0 for measure in measures)
     return sorted(sums.items())
+
+
+def _in_other_sensors(
+    root: str, decision: Mapping[str, Any], clients: Collection[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Clients that have the names of a decision's sensor, and that the quotas in force then put into another one.
+
+    None in shadow mode.
+    """
+    names = ("sensor_user", "sensor_client_id")
+    if decision["mode"] == "shadow" or not clients:
+        return set()
+    try:
+        quotas = QuotaSource(QuotaTable(root)).at(decision["quota_version"])
+    except TableMissing:
+        return set()
+    users, client_ids = zip(*clients, strict=True)
+    rows = resolved(pa.table({"user": pa.array(users), "client_id": pa.array(client_ids)}), quotas)
+    of_type = (row for row in rows if row["quota_type"] == decision["quota_type"])
+    return {(row["user"], row["client_id"]) for row in of_type if any(row[name] != decision[name] for name in names)}
 
 
 # The records of `throttle_events` that are asked for: those of throttles that run, or the newest ones.
 
 _MORE: Final = 8
-_CLIENT: Final = ("cluster", "broker_id", "user", "client_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are asked for; None = any. `since_ms`: written at this instant or later, by wall clock."""
+    """Which records are asked for; None = any. `since_ms`: written at this instant or later, by wall clock.
+
+    With a user and a client-id these are the records that hold the client: its own, and its user's.
+    """
 
     user: str | None = None
     client_id: str | None = None
     quota_type: str | None = None
     since_ms: int | None = None
 
-    def of_client(self) -> list[Condition]:
-        """The conditions on the client. They hold for all of its records or for none."""
-        names = (("user", self.user), ("client_id", self.client_id))
+    def of_names(self) -> list[Condition]:
+        """The conditions on names that hold for all records of a target, or for none."""
+        names = (("user", self.user), ("client_id", self.client_id if self.user is None else None))
         return [(column, "=", name) for column, name in names if name is not None]
 
     def conditions(self) -> list[Condition]:
         """All conditions."""
-        found = self.of_client()
+        found = self.of_names() if self.client_id is None else named(self.user, self.client_id, holds=True)
         if self.quota_type is not None:
             found.append(("quota_type", "=", self.quota_type))
         if self.since_ms is not None:
@@ -207,14 +288,14 @@ def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms:
     A throttle shorter than `min_hold_ms` from its first record to its end is left out, see `counts`.
     """
     events = StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow)
-    # As `last_throttles` for the job: the release of a client may end before the throttle that it ends. So from the
-    # first throttle that could run on, the last record of each client counts, whatever its end.
-    first = events.smallest("publish_seq", [("throttled_until_ms", ">", now_ms), *wanted.of_client()])
+    # As `last_throttles` for the job: the release of a target may end before the throttle that it ends. So from the
+    # first throttle that could run on, the last record of each target counts, whatever its end.
+    first = events.smallest("publish_seq", [("throttled_until_ms", ">", now_ms), *wanted.of_names()])
     if first is None:
         return []
     later: Condition = ("publish_seq", ">=", first)
     runs: list[Condition] = [("action", "=", "throttle"), ("throttled_until_ms", ">", now_ms)]
-    rows = events.last_of_each(TARGET, "publish_seq", [later, *wanted.of_client()], [*runs, *wanted.conditions()])
+    rows = events.last_of_each(TARGET, "publish_seq", [later, *wanted.of_names()], [*runs, *wanted.conditions()])
     held = [row for row in rows if counts(_since_ms(events, row, min_hold_ms), row["throttled_until_ms"], min_hold_ms)]
     return sorted(held, key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]))
 
@@ -224,7 +305,7 @@ def _since_ms(events: StoredTable, last: Mapping[str, Any], min_hold_ms: int) ->
     since_ms = written_ms(last)
     if counts(since_ms, last["throttled_until_ms"], min_hold_ms):
         return since_ms
-    own: list[Condition] = [(name, "=", last[name]) for name in _CLIENT]
+    own = _of_target(last, "cluster")
     columns = ["publish_seq", "action", "throttle_time_ms", "throttled_until_ms"]
     before = events.rows(columns, [*own, ("publish_seq", "<", last["publish_seq"])])
     for row in sorted(before, key=lambda row: -row["publish_seq"]):
@@ -232,6 +313,14 @@ def _since_ms(events: StoredTable, last: Mapping[str, Any], min_hold_ms: int) ->
             break
         since_ms = written_ms(row)
     return since_ms
+
+
+def _of_target(row: Mapping[str, Any], *more: str) -> list[Condition]:
+    """The conditions on the records of the target of a row."""
+    target = Target.of(row)
+    names: list[Condition] = [(name, "=", row[name]) for name in ("broker_id", *more)]
+    of_type: list[Condition] = [] if target.quota_type is None else [("quota_type", "=", target.quota_type)]
+    return [*names, *named(target.user, target.client_id), *of_type]
 
 
 _HELD_AT_MOST_MS: Final = 1_800_000
@@ -257,16 +346,19 @@ def holds_of(root: str, running: Sequence[Mapping[str, Any]]) -> dict[int, dict[
     read = running[:_HOLDS]
     if not read:
         return own
-    of_client = 'PARTITION BY broker_id, "user", client_id ORDER BY publish_seq'
+    of_target = key_list(TARGET[1:])
+    in_order = f"PARTITION BY {of_target} ORDER BY publish_seq"
     ids = predicates([("decision_id", "in", sorted({row["decision_id"] for row in read})), ("action", "=", "throttle")])
     begin_ms = min(row["evaluated_at_ms"] for row in read) - _HELD_AT_MOST_MS
-    columns = 'publish_seq, broker_id, "user", client_id, throttled_until_ms - throttle_time_ms AS written_ms'
+    columns = (
+        'publish_seq, broker_id, "user", client_id, quota_type, throttled_until_ms - throttle_time_ms AS written_ms'
+    )
     found = StoredTable(table_uri(root, "throttle_events")).answer(
         f"WITH r AS (SELECT {columns}, observed / bound AS used, lag(throttled_until_ms) "  # noqa: S608 - quoted by us
-        f"OVER ({of_client}) AS before_ms FROM source WHERE evaluated_at_ms >= {begin_ms} AND {ids}), "
-        f"h AS (SELECT *, sum(CASE WHEN before_ms < written_ms THEN 1 ELSE 0 END) OVER ({of_client}) AS hold FROM r) "
+        f"OVER ({in_order}) AS before_ms FROM source WHERE evaluated_at_ms >= {begin_ms} AND {ids}), "
+        f"h AS (SELECT *, sum(CASE WHEN before_ms < written_ms THEN 1 ELSE 0 END) OVER ({in_order}) AS hold FROM r) "
         "SELECT max(publish_seq) AS publish_seq, min(written_ms) AS since_ms, count(*) AS records, "
-        'max(used) AS most_used FROM h GROUP BY broker_id, "user", client_id, hold'
+        f"max(used) AS most_used FROM h GROUP BY {of_target}, hold"
     )
     names = ("since_ms", "records", "most_used")
     rows = [row for row in found.to_pylist() if row["publish_seq"] in own]
@@ -290,7 +382,9 @@ def recent_events(root: str, limit: int, wanted: Wanted = ALL) -> list[dict[str,
 
 # Why nothing was published for a decision: one cause, from what the tables hold.
 
-Cause = Literal["shadow", "no_time", "not_applied", "extension", "too_old", "told_already", "edited", "too_short"]
+Cause = Literal[
+    "shadow", "no_time", "with_user", "other_type", "extension", "too_old", "told_already", "edited", "too_short"
+]
 
 # A client that is held all the time has many records in a day, and mostly one a moment ago.
 _LOOKED_BACK_MS: Final = (20_000, 600_000, 86_400_000)
@@ -303,13 +397,14 @@ class Unpublished:
     """Why a decision has no record of its own.
 
     Attributes:
-        cause: shadow: its quota is in shadow mode. no_time: X is 0 ms, rounded. not_applied: another quota type
-            throttles as long or longer. extension: it made a running throttle longer, under the id of the decision that
-            began that one. too_old: when it could be published. told_already: its client was held, and the end would
-            not have moved clearly. edited: an edit changed its quota before it could be published. too_short: it would
-            have held its client for too short a time.
-        record: extension: the record that was published; told_already: the one that held the client;
-            too_short: its last release, if it had one. Else None.
+        cause: shadow: its quota is in shadow mode. no_time: X is 0 ms, rounded. with_user: its user is held, with
+            all client-ids of the sensor. other_type: another quota type throttles as long or longer. extension: it made
+            a running throttle longer, under the id of the decision that began that one. too_old: when it could be
+            published. told_already: its client was held, and the end would not have moved clearly. edited: an edit
+            changed its quota before it could be published. too_short: it would have held its client for too short a
+            time.
+        record: with_user: the decision on the user; extension: the record that was published; told_already: the one
+            that held the client; too_short: its last release, if it had one. Else None.
         age_ms: too_old: its age when its batch was collected; None if it grew too old afterwards, during a restart.
         quota_version: edited: the version that came into force. Else None.
         least_ms: too_short: how long it must have held its client; twice that soon after a `record`. Else None.
@@ -326,9 +421,8 @@ def why_unpublished(
     root: str, quotas: QuotaTable, decision: Mapping[str, Any], max_age_ms: int, min_hold_ms: int
 ) -> Unpublished:
     """Why no record has the id of a decision, in the order in which the job itself decides; else `too_old`."""
-    if decision["mode"] == "shadow" or not decision["applied"]:
-        unapplied: Cause = "not_applied" if decision["throttle_time_ms"] else "no_time"
-        return Unpublished("shadow" if decision["mode"] == "shadow" else unapplied)
+    if not decision["asks_hold"]:
+        return _unasked(root, decision)
     records = _records(root, decision, _LOOKED_BACK_MS[0])
     of_batch = [row for row in records if all(row[name] == decision[name] for name in _BATCH)]
     own = [row for row in of_batch if row["cause"] in BATCH_CAUSES]
@@ -352,10 +446,17 @@ def why_unpublished(
     return Unpublished("edited", quota_version=min(edits)) if edits else Unpublished("too_old")
 
 
+def _unasked(root: str, decision: Mapping[str, Any]) -> Unpublished:
+    if decision["mode"] == "shadow" or not decision["throttle_time_ms"]:
+        return Unpublished("shadow" if decision["mode"] == "shadow" else "no_time")
+    of_user = _of_user(StoredTable(table_uri(root, "decisions"), DecisionRow), decision)
+    return Unpublished("other_type" if of_user is None else "with_user", record=of_user)
+
+
 def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[str, Any]]:
     at_ms = decision["evaluated_at_ms"]
     where: list[Condition] = [
-        *((name, "=", decision[name]) for name in ("broker_id", "user", "client_id")),
+        *_of_target(decision),
         ("evaluated_at_ms", ">=", at_ms - back_ms),
         ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
         ("time_epoch", "=", decision["time_epoch"]),

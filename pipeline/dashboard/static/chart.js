@@ -104,7 +104,7 @@ function paintMarks(u, facts, warn, ink) {
     ctx.arc(x, Math.max(y, top + 3 * dpr), 2.3 * dpr, 0, 7);
     ctx.strokeStyle = ctx.fillStyle = warn;
     ctx.lineWidth = 1.2 * dpr;
-    if (one.applied) ctx.fill();
+    if (one.asks_hold) ctx.fill();
     else ctx.stroke();
   }
   ctx.strokeStyle = ctx.fillStyle = ink;

@@ -19,7 +19,7 @@ export function open(main, parameters, context) {
   place = { main, context, parameters, charts: new Map(), story: null, storyId: null, document: null, asked: 0, seq: -1, over: new AbortController(), cursor: null };
   place.range = parameters.get('range') || '15m';
   if (!parameters.get('user')) {
-    list('');
+    list(parameters.get('search') || '');
     return;
   }
   load();
@@ -210,7 +210,7 @@ function heading(found) {
       h('h1', { 'data-testid': 'client-name' }, h('span', {}, found.user), h('span', { class: 'slash' }, ' / '), h('span', {}, found.client_id === '' ? '(no client-id)' : found.client_id)),
       h('p', { class: 'quiet' }, standing(found))),
     held ? h('div', { class: 'holding', 'data-testid': 'holding' }, h('span', { class: 'chip warn' }, 'throttled'), h('span', { class: 'num count big', 'data-until': held.throttled_until_ms }, ''),
-      h('small', {}, `by ${TYPES[held.quota_type]}, since ${clock(held.since_ms)}; ${owedText(found, held)}`)) : h('div', { class: 'holding free', 'data-testid': 'holding' }, h('span', { class: 'chip' }, 'not throttled')),
+      h('small', {}, `${held.client_id === null ? `with all client-ids of ${found.user} ` : ''}by ${TYPES[held.quota_type]}, since ${clock(held.since_ms)}; ${owedText(found, held)}`)) : h('div', { class: 'holding free', 'data-testid': 'holding' }, h('span', { class: 'chip' }, 'not throttled')),
     h('div', { class: 'tools' },
       ranges(),
       finder(null)));
@@ -254,7 +254,7 @@ function legend(found) {
   const isShared = Object.values(found.series).some((one) => one.own);
   return h('p', { class: 'legend', 'data-key': 'legend' },
     h('span', { class: 'k rate' }, `rate over ${span(found.window_ms)}${isShared ? ', of all that share its quota' : ''}`), isShared ? h('span', { class: 'k own' }, 'this client alone') : null,
-    h('span', { class: 'k lim' }, 'bound'), h('span', { class: 'k band' }, 'throttled'), h('span', { class: 'k dot' }, 'decision (hollow: not applied)'), h('span', { class: 'k edit' }, 'quota edit'),
+    h('span', { class: 'k lim' }, 'bound'), h('span', { class: 'k band' }, 'throttled'), h('span', { class: 'k dot' }, 'decision (hollow: asks for no hold)'), h('span', { class: 'k edit' }, 'quota edit'),
     h('span', { class: 'quiet' }, `UTC, from ${found.source}. Grafana shows what was before.`));
 }
 

@@ -10,7 +10,7 @@ export const LEVELS = ['', 'user and client-id', 'user, default client-id', 'use
   'default user and client-id', 'default user', 'client-id', 'default client-id'];
 
 /** Why a record was published. */
-export const CAUSES = { violation: 'over its bound', renewed: 'still owes', expired: 'nothing owed', quota_changed: 'quota changed', recovered: 'after a restart' };
+export const CAUSES = { violation: 'over its bound', debt: 'its debt', extended: 'over its bound', renewed: 'still owes', expired: 'nothing owed', quota_changed: 'quota changed', forgiven: 'forgiven', recovered: 'after a restart' };
 
 export const isByte = (type) => type !== 'request_percentage';
 
@@ -77,11 +77,14 @@ export function when(ms, now) {
   return ms && now && Math.abs(now - ms) > 43_200_000 ? instant(ms).slice(5, 16) : clock(ms);
 }
 
+/** Without a client-id (null) it is a user, with all its client-ids. */
 export function nameOf(user, clientId) {
+  if (clientId === null) return `${user} / *`;
   return clientId === '' ? `${user} / (no client-id)` : `${user} / ${clientId}`;
 }
 
 export function clientHref(user, clientId, more = {}) {
+  if (clientId === null) return `/client?${new URLSearchParams({ search: `${user}/` })}`;
   return `/client?${new URLSearchParams({ user, client_id: clientId, ...more })}`;
 }
 

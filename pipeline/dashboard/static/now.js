@@ -69,11 +69,15 @@ function throttled(summary) {
     h('ul', { class: 'rows' }, rows.map(heldRow)));
 }
 
+/** Whom a record holds: a client, or a user for a quota type. */
+const targetKey = (row) => [row.broker_id, row.user, ...(row.client_id === null ? ['*', row.quota_type] : ['', row.client_id])].join('\u0000');
+
 function heldRow(row) {
   const [observed, bound] = pair(row.quota_type, row.observed, row.bound);
   const isPaying = row.bound !== null && row.observed <= row.bound;
-  return h('li', { class: 'held', 'data-key': `${row.broker_id}\u0000${row.user}\u0000${row.client_id}`, 'data-testid': 'throttled-row' },
+  return h('li', { class: 'held', 'data-key': targetKey(row), 'data-testid': 'throttled-row' },
     h('div', { class: 'who' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true, 'data-testid': 'client-link' }, nameOf(row.user, row.client_id)),
+      row.client_id === null ? h('small', {}, `all client-ids${row.except_client_ids.length ? `, but ${row.except_client_ids.join(', ')}` : ''}`) : null,
       h('small', {}, ownerText(row.owner), row.broker_id ? ` · broker ${row.broker_id}` : '')),
     h('div', { class: 'over' }, h('span', { class: 'chip' }, TYPES[row.quota_type]),
       h('span', { class: 'num', title: `O ${rate(row.quota_type, row.observed)}, T ${rate(row.quota_type, row.bound)}` }, h('b', {}, observed), bound ? ` of ${bound}` : ''),
@@ -122,7 +126,7 @@ function recent({ recent: rows, now_ms: now }) {
 }
 
 function logRow(row, now) {
-  return h('li', { 'data-key': `${row.broker_id}\u0000${row.user}\u0000${row.client_id}`, 'data-testid': 'record-row' },
+  return h('li', { 'data-key': targetKey(row), 'data-testid': 'record-row' },
     h('time', { class: 'num' }, when(row.at_ms, now)), h('span', { class: `verb ${row.verb}` }, row.verb),
     h('a', { href: clientHref(row.user, row.client_id, { decision_id: row.decision_id }), 'data-nav': true }, nameOf(row.user, row.client_id)),
     h('small', {}, row.verb === 'release' ? CAUSES[row.cause] || row.cause : `for ${millis(row.throttle_time_ms)}`),

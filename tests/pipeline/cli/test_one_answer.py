@@ -211,7 +211,7 @@ def _of_explained(found: dict[str, Any], client: tuple[str, str]) -> Iterator[Fa
         for name in ("quota_type", "observed", "bound", "cause", "quota_version"):
             yield (f"{name} of the record", client), last[name]
     elif found["free_since_ms"] is not None:
-        yield ("free since", client), found["free_since_ms"]
+        yield ("not held since", client), found["free_since_ms"]
     if events:
         newest = events[-1]
         yield ("newest record", client), newest["throttled_until_ms"] - newest["throttle_time_ms"]
@@ -221,7 +221,7 @@ def _of_client_view(found: dict[str, Any], client: tuple[str, str], is_held: boo
     for row in found["throttled"]:
         yield from _of_record(row)
     if found["bands"]:
-        yield ("until" if is_held else "free since", client), found["bands"][-1]["end_ms"]
+        yield ("until" if is_held else "not held since", client), found["bands"][-1]["end_ms"]
         if is_held:
             yield ("since", client), found["bands"][-1]["start_ms"]
     if found["records"]:

@@ -213,12 +213,14 @@ def falsify(job: KeptJob) -> None:
 @pytest.fixture
 def kept(tmp_path: Path) -> KeptJob:
     """Three batches with a decision each, the last one under a raised bound."""
-    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_000.0}))
+    job = KeptJob(str(tmp_path), QuotaChange("alice", "etl", {"producer_byte_rate": 1_000.0}))
     for produced_bytes in (30_000, 0, 0):
         if len(job.decided) == 2:
-            job.edit(QuotaChange("alice", "", {"producer_byte_rate": 2_000.0}))
+            job.edit(QuotaChange("alice", "etl", {"producer_byte_rate": 2_000.0}))
         job.clock.advance(500)
-        job.decided += job.batch([usage_row(job.clock.wall_ms, user="alice", produced_bytes=produced_bytes)])
+        job.decided += job.batch(
+            [usage_row(job.clock.wall_ms, user="alice", client_id="etl", produced_bytes=produced_bytes)]
+        )
     job.flush()
     return job
 

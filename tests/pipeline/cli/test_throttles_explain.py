@@ -34,7 +34,10 @@ DECISION: dict[str, Any] = {
     "user": "u",
     "client_id": "app",
     "mode": "enforce",
-    "applied": True,
+    "asks_hold": True,
+    "sensor_user": "",
+    "sensor_client_id": "app",
+    "quota_type": "producer_byte_rate",
     "throttle_time_ms": 1_000,
     "quota_version": 99,
 }
@@ -45,7 +48,7 @@ class Tables:
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
-        create_missing(self.root, [TABLES["batches"], TABLES["quotas"]])
+        create_missing(self.root, [TABLES["batches"], TABLES["decisions"], TABLES["quotas"]])
         self.events = EventTable(root)
         self.collected(1_000)
 
@@ -136,7 +139,7 @@ def test_capping_is_told_only_where_something_is_capped(tmp_path: Path) -> None:
         job.decided += job.batch([usage_row(job.clock.wall_ms, user="alice", produced_bytes=produced_bytes)])
     job.flush()
     rests = []
-    for row in job.decided:
+    for row in (row for row in job.decided if row["asks_hold"]):
         told = kquota("throttles", "explain", row["decision_id"], "--tables", job.root).stdout
         rests.append(row["raw_throttle_time_ms"] - row["throttle_time_ms"])
         assert ("  capped    " in told) is (rests[-1] > 0)
@@ -147,33 +150,119 @@ def test_capping_is_told_only_where_something_is_capped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("quota", "produced_bytes", "told"),
     [
-        ({}, 10_010_000, "mode enforce, applied"),
+        ({}, 10_010_000, "mode enforce, asks for a hold"),
         # O is above T, and X is a tenth of a millisecond.
-        ({}, 10_000_100, "mode enforce, not applied: its throttle time is 0 ms, rounded"),
+        ({}, 10_000_100, "mode enforce, asks for no hold: its throttle time is 0 ms, rounded"),
         ({"mode": "shadow"}, 10_010_000, "mode shadow, which never throttles"),
         (
             {"consumer_byte_rate": 1_000.0},
             10_010_000,
-            "mode enforce, not applied: the throttle of another quota type is longer, or as long, and stands for both",
+            "mode enforce, asks for no hold: "
+            "the throttle of another quota type is longer, or as long, and stands for both",
         ),
     ],
 )
-def test_a_decision_that_is_not_applied_says_why(
+def test_a_decision_that_asks_for_no_hold_says_why(
     tmp_path: Path, quota: dict[str, Any], produced_bytes: int, told: str
 ) -> None:
-    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_000_000.0, **quota}))
-    usage = usage_row(AT_MS, user="alice", produced_bytes=produced_bytes, fetched_bytes=90_000)
+    job = KeptJob(str(tmp_path), QuotaChange("alice", "etl", {"producer_byte_rate": 1_000_000.0, **quota}))
+    usage = usage_row(AT_MS, user="alice", client_id="etl", produced_bytes=produced_bytes, fetched_bytes=90_000)
     row = next(row for row in job.batch([usage]) if row["quota_type"] == "producer_byte_rate")
     job.flush()
     text = kquota("throttles", "explain", row["decision_id"], "--tables", job.root).stdout
     assert text.splitlines()[1].partition("batch 0, ")[2] == told
 
 
+def test_the_decision_on_a_client_of_a_held_user_names_the_decision_on_the_user(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_000.0}))
+    of_user, of_client = job.batch([usage_row(AT_MS, user="alice", client_id="etl", produced_bytes=90_000)])
+    job.flush()
+    assert (of_user["client_id"], of_client["client_id"]) == (None, "etl")
+    told = kquota("throttles", "explain", of_client["decision_id"], "--tables", job.root).stdout
+    assert ", mode enforce, asks for no hold: its user is held, with all client-ids of the sensor" in told
+    assert (
+        f"published: nothing: its user is held, with all client-ids of the sensor, by decision {of_user['decision_id']}"
+        in told
+    )
+
+
+class OfUser:
+    """All client-ids of alice but web are held for what they produce, and web for what it fetches."""
+
+    def __init__(self, root: Path) -> None:
+        limits = {"producer_byte_rate": 1_000.0}
+        self.job = KeptJob(str(root), QuotaChange("alice", "", limits), QuotaChange("alice", "web", limits))
+        self.now_ms = wall_ms()
+        used = [
+            usage_row(self.now_ms - 60_000, user="alice", client_id=name, produced_bytes=90_000)
+            for name in ("etl", "web")
+        ]
+        self.rows = {row["client_id"]: row for row in self.job.batch(used)}
+        self.job.batch([usage_row(self.now_ms - 56_000, user="alice", client_id="late", produced_bytes=1)])
+        self.job.flush()
+        events, about = EventTable(root, epoch=9), {"user": "alice", "cause": "violation", "bound": 1_000.0}
+        for client_id, seconds in ((None, 900), ("web", 300)):
+            own = {"decision_id": self.rows[client_id]["decision_id"], "quota_type": "producer_byte_rate"}
+            excepted = {} if client_id else {"except_client_ids": ["web"]}
+            events.write((client_id, "throttle", self.now_ms, seconds * 1_000), **about, **own, **excepted)
+
+    def asked(self, *arguments: str) -> str:
+        return kquota("throttles", *arguments, "--tables", self.job.root).stdout
+
+
+@pytest.fixture
+def of_user(tmp_path: Path) -> OfUser:
+    return OfUser(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "client_id", "held"),
+    [
+        ("alice/*", None, "held until"),
+        ("alice *", None, "held until"),
+        ("alice/etl", None, "held until"),
+        ("alice/new", None, "held until"),
+        ("alice/web", "web", "held until"),
+    ],
+)
+def test_a_client_is_explained_by_the_throttle_that_holds_it_its_own_or_its_users(
+    names: str, client_id: str | None, held: str, of_user: OfUser
+) -> None:
+    told = of_user.asked("explain", *names.split())
+    row = of_user.rows[client_id]
+    assert told.startswith(f"decision {row['decision_id']}: alice/{client_id or '*'} is over producer_byte_rate\n")
+    assert f"\nnow: {held} {clock_time(of_user.now_ms + (300_000 if client_id else 900_000))}, " in told
+    assert ("  holds     all client-ids of alice, but web\n" in told) is (client_id is None)
+    (samples,) = re.findall(r"\n  [\d:.]+  [█│ ]+ ([\d.]+)\n", told)
+    assert samples == "90.0", "the other client has a sensor of its own"
+
+
+def test_a_user_alone_is_answered_with_its_hold_and_the_clients_that_it_holds(of_user: OfUser) -> None:
+    rows = [line.split()[:3] for line in of_user.asked("explain", "alice").splitlines()[1:]]
+    assert rows == [["alice", name, "held"] for name in ("*", "etl", "late", "web")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ("", ["alice *", "alice web"]),
+        ("--client-id new --user alice", ["alice *"]),
+        ("--client-id web --user alice", ["alice web"]),
+        ("--client-id web", ["alice web"]),
+        ("--all --client-id new --user alice", ["alice *"]),
+    ],
+)
+def test_a_client_is_listed_with_the_throttles_that_hold_it(flags: str, found: list[str], of_user: OfUser) -> None:
+    lines = of_user.asked("list", *flags.split(), "-o", "wide").splitlines()[1:]
+    assert [name for name in found if any(name.split()[1] in line.split() for line in lines)] == found
+    assert len(lines) == len(found)
+
+
 class Throttled:
     """alice/etl is over its quota twice; the first decision throttled it, and it was let go again."""
 
     def __init__(self, root: Path) -> None:
-        self.job = KeptJob(str(root), QuotaChange("alice", "", {"producer_byte_rate": 1_000.0}))
+        self.job = KeptJob(str(root), QuotaChange("alice", "etl", {"producer_byte_rate": 1_000.0}))
         self.now_ms = wall_ms()
         usage = [
             usage_row(self.now_ms - 60_000 + ms, user="alice", client_id="etl", produced_bytes=90_000)
@@ -210,9 +299,9 @@ HOLDS: dict[str, Any] = {"decision_id": "first", "batch_id": 6, "cause": "violat
     ("decision", "told"),
     [
         ({}, "restart"),
-        ({"mode": "shadow", "applied": False}, ": its quota is in shadow mode"),
-        ({"applied": False}, ": the throttle of another quota type is longer, or as long"),
-        ({"applied": False, "throttle_time_ms": 0}, ": its throttle time is 0 ms, rounded"),
+        ({"mode": "shadow", "asks_hold": False}, ": its quota is in shadow mode"),
+        ({"asks_hold": False}, ": the throttle of another quota type is longer, or as long"),
+        ({"asks_hold": False, "throttle_time_ms": 0}, ": its throttle time is 0 ms, rounded"),
         ({"throttle_time_ms": 999}, "not published: shorter than min_hold_ms (1000 ms); what it owes stays owed"),
     ],
 )
@@ -277,9 +366,9 @@ def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp
 @pytest.mark.parametrize(
     ("records", "decision", "now"),
     [
-        ([], 1, "free"),
-        ([("throttle", 59_000, 30_000), ("release", 40_000, 0)], 0, "free since {40000}"),
-        ([("throttle", 59_000, 2_000), ("release", 40_000, 0)], 0, "free since {57000}"),
+        ([], 1, "not held"),
+        ([("throttle", 59_000, 30_000), ("release", 40_000, 0)], 0, "not held since {40000}"),
+        ([("throttle", 59_000, 2_000), ("release", 40_000, 0)], 0, "not held since {57000}"),
         ([("throttle", 59_000, 1_000_000)], 0, "held until {-941000}, "),
     ],
     ids=["never throttled", "released", "lapsed before its release", "held"],
@@ -300,7 +389,7 @@ def test_a_user_alone_is_answered_with_its_clients_and_a_command(throttled: Thro
     throttled.record("throttle", 59_000, 1_000_000)
     answer = kquota("throttles", "explain", "alice", "--tables", throttled.job.root)
     rows = answer.stdout.splitlines()[1:]
-    assert [row.split()[:3] for row in rows] == [["alice", "etl", "held"], ["alice", "quiet", "free"]]
+    assert [row.split()[:3] for row in rows] == [["alice", "etl", "held"], ["alice", "quiet", "not"]]
     assert pasted(answer.stderr.partition("why: ")[2]).startswith(f"decision {throttled.ids[0]}: ")
     none = kquota("throttles", "explain", "nobody", "--tables", throttled.job.root)
     assert (none.exit_code, none.stdout) == (3, "")
@@ -310,7 +399,7 @@ def test_names_with_slashes_are_found_and_an_empty_user_is_refused(tmp_path: Pat
     job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
     job.batch([usage_row(AT_MS, user="a/b", client_id="c/d", produced_bytes=90_000)])
     job.flush()
-    assert ": a/b/c/d is over" in kquota("throttles", "explain", "a/b/c/d", "--tables", job.root).stdout
+    assert ": a/b/* is over" in kquota("throttles", "explain", "a/b/c/d", "--tables", job.root).stdout
     for command in (("throttles", "explain", ""), ("quotas", "effective", "", "etl")):
         answer = kquota(*command, "--tables", job.root)
         assert (answer.exit_code, answer.stdout) == (2, "")

@@ -105,7 +105,7 @@ class LivedTables:
                     **{name: int(rate * step_ms / 1_000) for name, rate in sender.rates(self._seconds).items()},
                 }
                 for sender in self._senders
-                if (sender.user, sender.client_id) not in held
+                if not any(record.holds(sender.user, sender.client_id) for record in held)
             ]
             self.job.send(json.dumps(events).encode())
             self.job.clock.advance(step_ms)
@@ -128,12 +128,10 @@ class LivedTables:
             self.job.store()
             self.job.rates.step()
 
-    def _held(self) -> set[tuple[str, str]]:
-        newest: dict[tuple[str, str], ThrottleRecord] = {}
-        for record in self.job.broker.records[-200:]:
-            newest[record.user, record.client_id] = record
-        return {
-            client
-            for client, record in newest.items()
+    def _held(self) -> list[ThrottleRecord]:
+        newest = {record.target: record for record in self.job.broker.records[-200:]}
+        return [
+            record
+            for record in newest.values()
             if record.action == "throttle" and record.throttled_until_ms > self.now_ms
-        }
+        ]

@@ -81,8 +81,11 @@ def test_no_step_is_shorter_than_a_sample_window() -> None:
     assert step_ms(60_000, least_ms=5_000) == 5_000
 
 
-def event(seq: int, at_ms: int, for_ms: int) -> dict[str, Any]:
+def event(seq: int, at_ms: int, for_ms: int, client_id: str | None = "c") -> dict[str, Any]:
     return {
+        "broker_id": "",
+        "user": "u",
+        "client_id": client_id,
         "publish_seq": seq,
         "action": "throttle" if for_ms else "release",
         "throttle_time_ms": for_ms,
@@ -102,6 +105,11 @@ def test_records_that_follow_one_another_are_one_band() -> None:
 
 def test_a_release_cuts_the_band_and_the_next_throttle_is_another_one() -> None:
     assert spans(event(1, 0, 1_000), event(2, 400, 0), event(3, 500, 100)) == [(0, 400, 1), (500, 600, 1)]
+
+
+def test_throttles_of_a_client_and_of_its_user_are_bands_of_their_own() -> None:
+    own, of_user = event(1, 0, 1_000), event(2, 100, 5_000, None)
+    assert spans(own, of_user, event(3, 400, 0)) == [(0, 400, 1), (100, 5_100, 1)]
 
 
 def test_a_throttle_at_the_instant_of_a_release_is_another_band() -> None:

@@ -151,7 +151,7 @@ def test_what_is_used_is_cut_off_and_never_rounded_up(used: float, text: str) ->
     assert used_text(used) == text
 
 
-def held(client_id: str, left_ms: int, most_used: float | None) -> dict[str, Any]:
+def held(client_id: str | None, left_ms: int, most_used: float | None) -> dict[str, Any]:
     return {"user": "alice", "client_id": client_id, "throttled_until_ms": VERDICT_MS + left_ms, "most_used": most_used}
 
 
@@ -168,6 +168,8 @@ EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
     [
         ([ETL], [EXPORTER], "held", "1 client is held: alice/etl, 36 s left, 5 × its quota"),
         ([LOADER, ETL], [], "held", "2 clients are held: most over: alice/etl, 36 s left, 5 × its quota"),
+        ([held(None, 3_000, 2.0)] * 2, [], "held", "1 user is held: alice/*, 3 s left, 2 × its quota"),
+        ([ETL, held(None, 3_000, 2.0)], [], "held", "1 user and 1 client are held: most over: alice/etl, 36 s left, 5 × its quota"),
         ([LOADER], [], "held", "1 client is held: alice, 2 s left, 120 % of its quota"),
         ([held("etl", 500, None)], [], "held", "1 client is held: alice/etl, 1 s left"),
         ([], [EXPORTER], "near", "all within their quotas; nearest: erp/exporter 99 %"),

@@ -14,6 +14,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.queries import StoredTable, newest_batch, newest_batch_under, newest_rows
 from schemas.arrow import arrow_schema, conform
 from schemas.rows import BatchRow
+from schemas.throttle_record import holds
 from tests.pipeline.tables.event_table import EventTable
 
 T0_MS = 1_700_000_000_000
@@ -37,6 +38,18 @@ def test_the_values_are_those_of_pyarrow_and_instants_are_in_utc(events: EventTa
     assert (found[0]["bound"], found[0]["tokens"], found[1]["client_id"]) == (None, -2.5, "é\n")
     until = found[0]["throttled_until"]
     assert (until, until.tzinfo) == (datetime(2023, 11, 14, 22, 13, 25, 1_000, tzinfo=UTC), UTC)
+
+
+def test_the_records_that_hold_a_client_are_those_of_the_rule_of_readers(events: EventTable) -> None:
+    """Names with quotes, brackets and nothing in them; null is not the empty client-id."""
+    names: list[str | None] = [None, "", "a", "it's", "[b]", "*"]
+    for name in names:
+        for excepted in [[], [""], ["a", "it's"], ["[b]"]] if name is None else [None]:
+            events.write((name, "throttle", T0_MS, 1), except_client_ids=excepted)
+    for name in names[1:]:
+        found = rows(events).rows(None, [("client_id", "holds", name)])
+        expected = [row["publish_seq"] for row in rows(events).rows() if holds(row, "u", name)]
+        assert sorted(row["publish_seq"] for row in found) == sorted(expected)
 
 
 def test_what_is_written_later_is_not_seen(events: EventTable) -> None:
