@@ -159,7 +159,7 @@ def rate(client_id: str, share: float, mode: str = "enforce") -> dict[str, Any]:
     return {"user": "erp", "client_id": client_id, "share": share, "mode": mode}
 
 
-ETL, LOADER = held("etl", 36_400, 5.0), held("", 2_000, 1.2)
+ETL, LOADER, USER = held("etl", 36_400, 5.0), held("", 2_000, 1.2), held(None, 3_000, 2.0)
 EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
 
 
@@ -168,8 +168,8 @@ EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
     [
         ([ETL], [EXPORTER], "held", "1 client is held: alice/etl, 36 s left, 5 × its quota"),
         ([LOADER, ETL], [], "held", "2 clients are held: most over: alice/etl, 36 s left, 5 × its quota"),
-        ([held(None, 3_000, 2.0)] * 2, [], "held", "1 user is held: alice/*, 3 s left, 2 × its quota"),
-        ([ETL, held(None, 3_000, 2.0)], [], "held", "1 user and 1 client are held: most over: alice/etl, 36 s left, 5 × its quota"),
+        ([USER] * 2, [], "held", "1 user is held: alice/*, 3 s left, 2 × its quota"),
+        ([ETL, USER], [], "held", "1 user and 1 client are held: most over: alice/etl, 36 s left, 5 × its quota"),
         ([LOADER], [], "held", "1 client is held: alice, 2 s left, 120 % of its quota"),
         ([held("etl", 500, None)], [], "held", "1 client is held: alice/etl, 1 s left"),
         ([], [EXPORTER], "near", "all within their quotas; nearest: erp/exporter 99 %"),
