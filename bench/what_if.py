@@ -11,7 +11,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,8 @@ from bench.machine import arguments
 from bench.pages import row, table
 from bench.stage import KQUOTA
 from pipeline.clock import wall_ms
-from pipeline.demo.folder import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS
+from pipeline.demo.folder import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS, DemoClient
+from pipeline.gate.waiting_room import ThrottleState
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import create_missing
@@ -33,6 +34,8 @@ from pipeline.tables.quotas.files import to_document
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.entity import QUOTA_TYPES
 from schemas.arrow import conform
+from schemas.names import ClientKey
+from schemas.throttle_record import ThrottleRecord
 from schemas.usage import UsageBySecondRow
 from tests.faults.hand_job import HandJob
 
@@ -103,9 +106,19 @@ def demo(root: Path, start_ms: int, seconds: int) -> list[QuotaChange]:
     job.clock.set_wall(start_ms)
     job.clock.steady_ms = start_ms
     job.start()
+    throttles = ThrottleState()
+
+    def read(records: Sequence[ThrottleRecord]) -> None:
+        for record in records:
+            throttles.apply(record, record.throttled_until_ms)
+
+    def is_held(client: DemoClient) -> bool:
+        lease = throttles.lease_of(ClientKey("", client.user, client.client_id))
+        return lease is not None and lease.until_ms > job.clock.wall_ms
+
+    job.broker.readers.append(read)
     draw = np.random.default_rng(3)
     for _ in range(seconds * 1_000 // TRIGGER_MS):
-        until_ms = {(one.user, one.client_id): one.throttled_until_ms for one in job.broker.records[-200:]}
         now_ms = job.clock.wall_ms
         events = [
             {
@@ -118,7 +131,7 @@ def demo(root: Path, start_ms: int, seconds: int) -> list[QuotaChange]:
                 "network_time_ns": int(draw.integers(100_000, 1_000_000)),
             }
             for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)
-            if until_ms.get((client.user, client.client_id), 0) <= now_ms
+            if not is_held(client)
         ]
         job.send(json.dumps(events).encode())
         job.step()
