@@ -120,7 +120,7 @@ KEY: Final = ("query_id", "batch_id", "broker_id", "user", "client_id", "quota_t
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A decision, by `KEY`, that differs from the one its usage and quotas lead to.
+    """A decision, by `KEY`, that differs from the one its usage and quotas lead to; or a record, by its `publish_seq`.
 
     `columns` has (stored, recomputed) of every column that differs; it is empty if one of the two rows is missing.
     """
@@ -146,7 +146,7 @@ def differences(stored: pa.Table, recomputed: pa.Table) -> list[Difference]:
         {tuple(row[name] for name in KEY): row for row in table.to_pylist()} for table in (stored, recomputed)
     )
     found = []
-    for key in sorted({*left, *right}, key=lambda one: (one[1], one[0], *one[2:])):
+    for key in sorted({*left, *right}, key=_in_order):
         one, other = left.get(key), right.get(key)
         named = dict(zip(KEY, key, strict=True))
         if one is None or other is None:
@@ -155,6 +155,12 @@ def differences(stored: pa.Table, recomputed: pa.Table) -> list[Difference]:
             columns = {name: (one[name], other[name]) for name in names if one[name] != other[name]}
             found.append(Difference(named, columns))
     return found
+
+
+def _in_order(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """By batch, then by name; a sensor that is held as a whole has no client-id and comes before its clients."""
+    query_id, batch_id, *names = key
+    return batch_id, query_id, *((name is not None, name) for name in names)
 
 
 def evaluation_of(batch: StoredBatch) -> Evaluation:

@@ -353,7 +353,10 @@ def verify(
     source: TablesSource,
     output: Output = "table",
 ) -> None:
-    """Repeat all decisions of a range from the kept usage and compare them; exits with 1 if a stored one differs."""
+    """Repeat all decisions of a range from the kept usage and compare them; exits with 1 if a stored one differs.
+
+    Throttle records are compared, too: whom they hold, and for which quota type.
+    """
     from pipeline.replay.verification import verify as verify_range
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.tables.quotas.table import QuotaTable
@@ -368,7 +371,8 @@ def verify(
     print_rows(rows, output, _MISMATCHES)
     told = say if is_table(output) else remark
     told(
-        f"{as_iso(found.since_ms)} to {as_iso(found.until_ms)} UTC, {found.batches} batches with usage: "
+        f"{as_iso(found.since_ms)} to {as_iso(found.until_ms)} UTC, "
+        f"{found.batches} batches with usage, {found.records} records: "
         f"{found.decisions} decisions, {len(found.mismatches)} mismatches"
     )
     if found.mismatches:

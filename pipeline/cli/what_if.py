@@ -86,7 +86,7 @@ def what_if(
     # Without an edit in the range today's quotas are those that were in force.
     with_baseline = again if baseline == "happened" else results[-2]
     span_ms = request.since_ms, request.until_ms
-    happened = recorded_outcomes(request.root, *span_ms, request.settings.engine.sample_window_ms)
+    happened = recorded_outcomes(request.root, *span_ms, request.settings.engine.sample_window_ms, again.outcomes)
     comparisons = compare(again, with_baseline, with_candidate, happened)
     totals = totals_of(comparisons)
     about = {

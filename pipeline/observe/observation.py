@@ -7,7 +7,8 @@ The shadow is the job's own decider and purgatory, in cluster scope. A client th
 that second is taken as not sent, and not sent later either.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +22,7 @@ from quota.arrays import Ids, Ints
 from quota.entity import QUOTA_TYPES
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
+from schemas.throttle_record import holds
 
 SECOND_MS: Final = 1_000
 MINUTE_SECONDS: Final = 60
@@ -138,6 +140,7 @@ class Observation:
         self._lag_ms, self._is_exact = lag_ms, is_exact
         self._job = Rehearsal(Settings(), "cluster")
         self._numbers: dict[Client, int] = {}
+        self._of_user: dict[str, list[Client]] = defaultdict(list)
         self._brokers: dict[str, int] = {}
         self._first_seconds: list[int] = []
         self._newest_seconds: list[int] = []
@@ -263,16 +266,21 @@ class Observation:
         if second == self._first:
             self._job.begin(at_ms)
         self._job.wait_until(at_ms)
-        held = self._numbers_of(self._job.purgatory.held())
+        holds = self._job.purgatory.held().to_pylist()
+        of_each = [self._numbers_held(row, row["except_client_ids"]) for row in holds]
+        held = np.unique(np.concatenate([np.zeros(0, np.int64), *of_each]))
         self._per_client[_HELD, held] += 1
         rows = rows.filter(pa.array(~np.isin(rows["client"].to_numpy(), held)))
         if not rows.num_rows:
             return
         asked = self._job.decide(rows, Evaluation("", second, at_ms, -1)).violations
-        clients, owed_ms = rows["client"].to_numpy()[asked.rows], asked.claims.owed_ms
-        longer = owed_ms > self._per_client[_OWED, clients]
-        self._per_client[_OWED, clients[longer]] = owed_ms[longer]
-        self._per_client[_OWED_TYPE, clients[longer]] = asked.claims.quota_type[longer]
+        users = np.where(asked.holds_user, asked.targets()["user"].to_numpy(), "")
+        excepted = self._job.decider.except_client_ids(users, asked.claims.quota_type)
+        wanted = zip(asked.targets().to_pylist(), excepted, asked.claims.owed_ms, asked.claims.quota_type, strict=True)
+        for target, client_ids, owed_ms, quota_type in wanted:
+            clients = self._numbers_held(target, client_ids)
+            longer = clients[owed_ms > self._per_client[_OWED, clients]]
+            self._per_client[_OWED, longer], self._per_client[_OWED_TYPE, longer] = owed_ms, quota_type
 
     def _fold(self) -> None:
         """Add complete seconds to the minutes, and to the largest requests of each client."""
@@ -297,6 +305,12 @@ class Observation:
             found[quota_type].append(_sensor(quota_type, row))
         return found
 
+    def _numbers_held(self, target: Mapping[str, Any], excepted: Collection[str] | None) -> Ids:
+        """The numbers of the clients that a throttle of a target holds."""
+        row = {**target, "except_client_ids": excepted}
+        held = (one for one in self._of_user[target["user"]] if holds(row, *one))
+        return np.array([self._numbers[one] for one in held], np.int64)
+
     def _clients_of(self, usage: pa.Table) -> Ids:
         known = len(self._numbers)
         clients = self._numbers_of(usage)
@@ -305,6 +319,8 @@ class Observation:
             columns = [pa.array(column, pa.string()) for column in zip(*new, strict=True)]
             added = pa.Table.from_arrays(columns, names=list(Client._fields))
             self._entities = pa.concat_tables([self._entities, added]).combine_chunks()
+            for client in new:
+                self._of_user[client.user].append(client)
         return clients
 
     def _numbers_of(self, rows: pa.Table) -> Ids:

@@ -102,7 +102,7 @@ class Start:
     Attributes:
         at_ms: Instant of the batch.
         buckets: As `QuotaEngine.buckets` returns them.
-        throttles: The row of `throttle_events` of each client that is held at that instant.
+        throttles: The row of `throttle_events` of each target that is held at that instant.
     """
 
     at_ms: int

@@ -1,8 +1,9 @@
 """A simulated job: the job's own engine, lifecycle and purgatory, without Kafka, Spark and tables."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
@@ -17,8 +18,8 @@ from pipeline.throttle.shapes import Ints, Publications
 from quota.engine import Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.names import ClientKey
-from schemas.throttle_record import BATCH_CAUSES, written_ms
+from schemas.names import ClientKey, Target
+from schemas.throttle_record import BATCH_CAUSES, holds, written_ms
 from schemas.usage import UsageEvent
 
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
@@ -121,12 +122,13 @@ _LONGEST_AFTERMATH_MS: Final = 3_600_000
 
 @dataclass(slots=True)
 class ClientStory:
-    """What happened to one client.
+    """What happened to one client, by its own throttles and by those of its user.
 
     Attributes:
         violations: How often a batch began a throttle or made it longer; `renewals`: how often a check did.
         shadowed: Batches in which a shadow quota would have throttled it.
         throttle_ms: How long it was held, all throttles together.
+        holding: The targets that hold it.
     """
 
     violations: int = 0
@@ -134,21 +136,25 @@ class ClientStory:
     releases: int = 0
     shadowed: int = 0
     throttle_ms: int = 0
-    held_since_ms: int | None = None
+    held_since_ms: int = 0
+    holding: set[Target] = field(default_factory=set)
 
     def hear(self, record: Row, now_ms: int) -> None:
         """Count a record."""
+        target = Target.of(record)
         if record["action"] == "release":
             self.releases += 1
-            self.throttle_ms += now_ms - (self.held_since_ms if self.held_since_ms is not None else now_ms)
-            self.held_since_ms = None
+            self.holding.discard(target)
+            if not self.holding:
+                self.throttle_ms += now_ms - self.held_since_ms
             return
         if record["cause"] in BATCH_CAUSES:
             self.violations += 1
         else:
             self.renewals += 1
-        if self.held_since_ms is None:
+        if not self.holding:
             self.held_since_ms = now_ms
+        self.holding.add(target)
 
 
 class Simulation:
@@ -169,13 +175,16 @@ class Simulation:
         self._quotas = quotas
         self._show = show
         self.clients: dict[ClientKey, ClientStory] = {}
+        self._by_broker = scope == "broker"
+        self._of_user: dict[str, list[ClientKey]] = defaultdict(list)
         self._heard: list[Row] = []
         stream = settings.stream.model_copy(update={"trigger_ms": trigger_ms})
         self._job = Rehearsal(settings.model_copy(update={"stream": stream}), scope, self._hear)
 
     def run(self, batches: Iterable[SimulatedBatch]) -> int:
         """Decide the batches, then wait until no client is held, at most an hour; returns the number of batches."""
-        job, batch_id = self._job, -1
+        batches, job, batch_id = list(batches), self._job, -1
+        self._meet(batches)
         for batch_id, batch in enumerate(batches):
             if batch_id == 0:
                 job.begin(batch.trigger_ms)
@@ -190,18 +199,30 @@ class Simulation:
         self._tell()
         return batch_id + 1
 
+    def _meet(self, batches: Iterable[SimulatedBatch]) -> None:
+        """Begin the stories of all clients, those that a throttle of their user holds before they are seen, too."""
+        for batch in batches:
+            for row in batch.usage.select(ClientKey._fields).to_pylist():
+                client = ClientKey.of(row if self._by_broker else {**row, "broker_id": ""})
+                if client not in self.clients:
+                    self.clients[client] = ClientStory()
+                    self._of_user[client.user].append(client)
+
     def _count_shadows(self, decisions: pa.Table) -> None:
-        rows = decisions.filter(pc.field("mode") == "shadow").select(ClientKey._fields).to_pylist()
-        for key in {ClientKey(**row) for row in rows}:
-            self.clients.setdefault(key, ClientStory()).shadowed += 1
+        of_clients = decisions.filter((pc.field("mode") == "shadow") & pc.field("client_id").is_valid())
+        for key in {ClientKey(**row) for row in of_clients.select(ClientKey._fields).to_pylist()}:
+            self.clients[key].shadowed += 1
 
     def _hear(self, publications: Publications, at_ms: Ints) -> None:
         self._heard += publications.written(0, at_ms).to_pylist()
 
     def _tell(self) -> None:
-        """Show what was heard, in the order of time: clients are checked together, each at its own instant."""
+        """Show what was heard, in the order of time: targets are checked together, each at its own instant."""
         for record in sorted(self._heard, key=written_ms):
-            at_ms, client = written_ms(record), ClientKey.of(record)
-            self.clients.setdefault(client, ClientStory()).hear(record, at_ms)
+            at_ms, target = written_ms(record), Target.of(record)
+            for client in self._of_user[target.user]:
+                names = client.user, client.client_id
+                if client.broker_id == target.broker_id and holds(record, *names):
+                    self.clients[client].hear(record, at_ms)
             self._show(at_ms, record)
         self._heard = []

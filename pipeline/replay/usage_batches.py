@@ -1,7 +1,7 @@
 """Stored usage in the batches it is decided in, what a replay of them found, and the throttles that really happened."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -17,7 +17,7 @@ from quota.entity import REQUEST
 from quota.replay import EpochSpan, Evaluation, in_batches
 from quota.usage import Usage
 from schemas.arrow import arrow_schema
-from schemas.names import ClientKey
+from schemas.names import ClientKey, Target
 from schemas.throttle_record import ThrottleEventRow
 
 if TYPE_CHECKING:
@@ -175,27 +175,78 @@ class ReplayResult:
 # How long clients were really throttled in a range, by the stored rows of `decisions` and `throttle_events`.
 
 _LONGEST_THROTTLE_MS: Final = 3_600_000
-_THROTTLE_RECORD: Final = ("publish_seq", "action", "time_epoch", "evaluated_at_ms", "throttle_time_ms")
+_THROTTLE_RECORD: Final = (
+    *("publish_seq", "action", "quota_type", "except_client_ids"),
+    *("time_epoch", "evaluated_at_ms", "throttle_time_ms"),
+)
 
 
-def recorded_outcomes(root: str, since_ms: int, until_ms: int, sample_window_ms: int) -> dict[ClientKey, Outcome]:
-    """For each client the sample windows with an applied decision, and the time it was throttled, renewals included.
+class Span(NamedTuple):
+    """A time in which a target was held: start inclusive, end exclusive. `excepted`: the client-ids that were not."""
 
-    `deferred_bytes` is always 0: how many bytes a client held back is not known. `until_ms` is exclusive.
+    time_epoch: int
+    start_ms: int
+    end_ms: int
+    excepted: Collection[str] = ()
+
+
+def held_ms(spans: Iterable[Span]) -> int:
+    """How long at least one of these lasted."""
+    by_epoch: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for span in spans:
+        by_epoch[span.time_epoch].append((span.start_ms, span.end_ms))
+    return sum(end - start for of_epoch in by_epoch.values() for start, end in joined_spans(of_epoch))
+
+
+class HeldTimes:
+    """How long each client was held: by throttles of its own, and by those of its user that do not except it."""
+
+    def __init__(self, spans: Mapping[Target, Sequence[Span]]) -> None:
+        self._own: dict[tuple[str | None, ...], Sequence[Span]] = {}
+        self._of_user: dict[tuple[str, str], list[Span]] = defaultdict(list)
+        for target, of_target in spans.items():
+            if target.client_id is None:
+                self._of_user[target[:2]] += of_target
+            else:
+                self._own[target[:3]] = of_target
+        self._excepted = {
+            user: {name for span in of_user for name in span.excepted} for user, of_user in self._of_user.items()
+        }
+        self._whole_ms = {user: held_ms(of_user) for user, of_user in self._of_user.items()}
+
+    def of(self, client: ClientKey) -> int:
+        """The time of one client, in ms."""
+        user, own = client[:2], self._own.get(client, ())
+        if not own and client.client_id not in self._excepted.get(user, ()):
+            return self._whole_ms.get(user, 0)
+        of_user = self._of_user.get(user, ())
+        return held_ms([*own, *(span for span in of_user if client.client_id not in span.excepted)])
+
+
+def recorded_outcomes(
+    root: str, since_ms: int, until_ms: int, sample_window_ms: int, clients: Iterable[ClientKey] = ()
+) -> dict[ClientKey, Outcome]:
+    """For each client the sample windows in which it was over quota, and the time it was held, renewals included.
+
+    `decisions` keeps at most 100 clients of a sensor: further ones have no sample windows. `deferred_bytes` is always
+    0: how many bytes a client held back is not known. `until_ms` is exclusive.
+
+    * `clients`: All that are known: a record of a user names none of its clients.
     """
     decisions = TimeSlices(table_uri(root, "decisions"), "evaluated_at_ms")
-    columns = [*_NAMES, "time_epoch", "evaluated_at_ms", "applied"]
+    columns = [*_NAMES, "time_epoch", "evaluated_at_ms", "mode", "throttle_time_ms"]
     rows = decisions.read(columns, since_ms, until_ms)
     windows: dict[ClientKey, set[tuple[int, int]]] = defaultdict(set)
-    for row in rows.filter(rows["applied"]).to_pylist():
+    of_clients = pc.and_(pc.is_valid(rows["client_id"]), pc.equal(rows["mode"], "enforce"))
+    for row in rows.filter(pc.and_(of_clients, pc.greater(rows["throttle_time_ms"], 0))).to_pylist():
         windows[ClientKey.of(row)].add((row["time_epoch"], row["evaluated_at_ms"] // sample_window_ms))
     epochs = TimeSlices(table_uri(root, "batches"), "evaluated_at_ms").epochs
-    by_client: dict[ClientKey, list[dict[str, Any]]] = defaultdict(list)
+    by_target: dict[Target, list[dict[str, Any]]] = defaultdict(list)
     for row in _throttle_events(root, since_ms, until_ms, epochs).sort_by("publish_seq").to_pylist():
-        by_client[ClientKey.of(row)].append(row)
-    throttled_ms = {client: throttled_in(rows, since_ms, until_ms, epochs) for client, rows in by_client.items()}
-    clients = {*windows, *throttled_ms}
-    return {client: Outcome(len(windows.get(client, ())), throttled_ms.get(client, 0)) for client in clients}
+        by_target[Target.of(row)].append(row)
+    times = HeldTimes({one: [*held_spans(rows, since_ms, until_ms, epochs)] for one, rows in by_target.items()})
+    named = (ClientKey(broker, user, name) for broker, user, name, _ in by_target if name is not None)
+    return {one: Outcome(len(windows.get(one, ())), times.of(one)) for one in {*windows, *named, *clients}}
 
 
 def _throttle_events(root: str, since_ms: int, until_ms: int, epochs: Sequence[EpochSpan]) -> pa.Table:
@@ -208,10 +259,12 @@ def _throttle_events(root: str, since_ms: int, until_ms: int, epochs: Sequence[E
 
 
 def last_records(root: str, until_ms: int) -> pa.Table:
-    """The last row of `throttle_events` of each client up to an instant; of the hour before it."""
+    """The last row of `throttle_events` of each target up to an instant; of the hour before it."""
     events = TimeSlices(table_uri(root, "throttle_events"), "evaluated_at_ms")
     rows = events.read(arrow_schema(ThrottleEventRow).names, until_ms - _LONGEST_THROTTLE_MS, until_ms + 1)
-    last = rows.group_by(list(_NAMES)).aggregate([("publish_seq", "max")])["publish_seq_max"]
+    of_user = pc.if_else(pc.is_null(rows["client_id"]), rows["quota_type"], None)
+    targets = rows.append_column("of_user", of_user).group_by([*_NAMES, "of_user"])
+    last = targets.aggregate([("publish_seq", "max")])["publish_seq_max"]
     return rows.filter(pc.is_in(rows["publish_seq"], value_set=last.combine_chunks()))
 
 
@@ -226,12 +279,12 @@ def joined_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def throttled_in(
+def held_spans(
     events: Iterable[Mapping[str, Any]], since_ms: int, until_ms: int, epochs: Sequence[EpochSpan] = ()
-) -> int:
-    """How long one client was throttled in a range, in ms.
+) -> Iterator[Span]:
+    """When one target was held in a range.
 
-    The throttle of a record lasts until its end or until the next record of the client, whichever comes first: the
+    The throttle of a record lasts until its end or until the next record of the target, whichever comes first: the
     next record is either another throttle, which replaces it, or a release. A record counts from the instant it was
     evaluated at, which is on the clock of the usage, as everything in a replay is. What is left of a throttle when a
     time epoch ends goes on where the next one begins.
@@ -240,16 +293,16 @@ def throttled_in(
         events: Its rows of `throttle_events`, in the order of `publish_seq`.
         epochs: The time epochs, in order.
     """
-    whole_ms = 0
     last: Mapping[str, Any] | None = None
     for event in (*events, None):
         if last is not None and last["action"] == "throttle":
             next_epoch, next_ms = (_EVER, _EVER) if event is None else (event["time_epoch"], event["evaluated_at_ms"])
             for time_epoch, from_ms, to_ms in _throttled_spans(last, next_epoch, epochs):
                 cut_ms = min(to_ms, next_ms) if time_epoch == next_epoch else to_ms
-                whole_ms += max(min(cut_ms, until_ms) - max(from_ms, since_ms), 0)
+                first_ms, end_ms = max(from_ms, since_ms), min(cut_ms, until_ms)
+                if first_ms < end_ms:
+                    yield Span(time_epoch, first_ms, end_ms, last["except_client_ids"] or ())
         last = event
-    return whole_ms
 
 
 def _throttled_spans(

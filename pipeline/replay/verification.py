@@ -1,8 +1,8 @@
-"""Stored decisions compared with those that the stored usage and quotas lead to."""
+"""Stored decisions and throttle records compared with what the stored usage and quotas lead to."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any, Final, Self
 
@@ -16,9 +16,10 @@ from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.reading import TimeSlices, read_table, split_range
-from pipeline.throttle.assembly import Rehearsal
+from pipeline.throttle.assembly import Rehearsal, new_engine
 from pipeline.throttle.decider import Decider
-from quota.engine import Scope
+from quota.engine import QuotaEngine, Scope
+from quota.entity import QUOTA_TYPES
 from quota.replay import (
     KEY,
     USAGE_COLUMNS,
@@ -31,7 +32,9 @@ from quota.replay import (
     evaluation_of,
 )
 from schemas.arrow import arrow_schema
+from schemas.names import Target
 from schemas.rows import DecisionRow
+from schemas.throttle_record import BATCH_CAUSES
 
 _DERIVED: Final = frozenset({"evaluated_at", "date"})
 _ROWS: Final = pa.schema([field.remove_metadata() for field in arrow_schema(DecisionRow) if field.name not in _DERIVED])
@@ -166,6 +169,7 @@ class Verification:
 
     Attributes:
         batches: How many batches with usage were decided again.
+        records: How many throttle records were compared: whom they hold, and for which quota type.
         mismatches: Every row that differs, is missing, or should not be there.
     """
 
@@ -173,13 +177,14 @@ class Verification:
     until_ms: int
     batches: int = 0
     decisions: int = 0
+    records: int = 0
     mismatches: list[Difference] = field(default_factory=list)
 
 
 def verify(
     root: str, scope: Scope, snapshot_at: SnapshotAt, since_ms: int, until_ms: int, progress: Progress
 ) -> Verification:
-    """Decide all stored batches of a range again and compare every row of `decisions`.
+    """Decide all stored batches of a range again and compare every row of `decisions`, and whom the records hold.
 
     Only batches whose rates can be recomputed in full are compared: their windows must not reach back further than
     the stored usage. Batches that a running job adds meanwhile are left out. `until_ms` is inclusive.
@@ -195,13 +200,14 @@ def verify(
     if not within:
         raise usage_not_kept(usage.uri)
     parts = split_by_settings(within, known)
-    result = Verification(parts[0].first_ms, parts[-1].last_ms)
+    result, excepted_at = Verification(parts[0].first_ms, parts[-1].last_ms), _exceptions(scope, snapshot_at)
     whole_ms = sum(part.last_ms - part.begin_ms for part in parts)
     done_ms = 0
     for part in parts:
         slices_end_ms = part.begin_ms
         for end_ms, batches in decided_again(part, scope, usage, snapshot_at):
-            _check(root, part, slices_end_ms, end_ms, batches, result)
+            decided = _check(root, part, slices_end_ms, end_ms, batches, result)
+            _check_records(root, part, slices_end_ms, end_ms, excepted_at, decided, result)
             done_ms += end_ms - slices_end_ms
             slices_end_ms = end_ms
             progress(done_ms, whole_ms)
@@ -242,7 +248,8 @@ def verify_decision(
     kept = pa.Table.from_pylist([stored], _ROWS)
     recomputed = _identified([found], recorded.cluster)
     for name in KEY:
-        recomputed = recomputed.filter(pc.equal(recomputed[name], stored[name]))
+        own = pc.is_null(recomputed[name]) if stored[name] is None else pc.equal(recomputed[name], stored[name])
+        recomputed = recomputed.filter(own)
     return count, next(iter(differences(kept, recomputed)), None)
 
 
@@ -267,15 +274,83 @@ def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, 
 
 def _check(
     root: str, part: RecordedBatches, start_ms: int, end_ms: int, batches: Sequence[Redecided], result: Verification
-) -> None:
-    conditions = [("evaluated_at_ms", ">=", start_ms), ("evaluated_at_ms", "<", end_ms)]
-    stored = read_table(table_uri(root, "decisions"), _ROWS.names, conditions)
-    mine = [key in part.batches for key in zip(*(stored[name].to_pylist() for name in KEY[:2]), strict=True)]
-    stored = stored.filter(pa.array(mine, pa.bool_()))
+) -> pa.Table:
+    stored = _rows_of(root, "decisions", _ROWS.names, part, start_ms, end_ms)
     recomputed = _identified(batches, part.cluster)
     result.batches += len(batches)
     result.decisions += stored.num_rows
     result.mismatches += differences(stored, recomputed)
+    return recomputed
+
+
+def _rows_of(
+    root: str, name: str, columns: Sequence[str], part: RecordedBatches, start_ms: int, end_ms: int
+) -> pa.Table:
+    """The rows of a slice of time that are of these batches."""
+    conditions = [("evaluated_at_ms", ">=", start_ms), ("evaluated_at_ms", "<", end_ms)]
+    stored = read_table(table_uri(root, name), [*columns], conditions)
+    mine = [key in part.batches for key in zip(*(stored[name].to_pylist() for name in KEY[:2]), strict=True)]
+    return stored.filter(pa.array(mine, pa.bool_()))
+
+
+ExceptedAt = Callable[[int, str, int], Collection[str] | None]
+"""By version of the quotas, user and quota type: `QuotaEngine.except_client_ids`."""
+
+
+def _exceptions(scope: Scope, snapshot_at: SnapshotAt) -> ExceptedAt:
+    @lru_cache(maxsize=4)
+    def engine_at(version: int) -> QuotaEngine:
+        engine = new_engine(EngineSettings(), scope)
+        engine.load_quotas(snapshot_at(version))
+        return engine
+
+    return lambda version, user, quota_type: engine_at(version).except_client_ids(user, quota_type)
+
+
+_RECORD: Final = (
+    *("query_id", "batch_id", "publish_seq", "action", "cause", "broker_id", "user", "client_id", "quota_type"),
+    *("except_client_ids", "sensor_user", "sensor_client_id", "quota_version"),
+)
+
+
+def _check_records(
+    root: str,
+    part: RecordedBatches,
+    start_ms: int,
+    end_ms: int,
+    excepted_at: ExceptedAt,
+    decided: pa.Table,
+    result: Verification,
+) -> None:
+    """Compare whom the records of a slice hold with the decisions and quotas that they are based on.
+
+    A release names whom it lets go, whatever the quotas are by then.
+    """
+    rows = _rows_of(root, "throttle_events", _RECORD, part, start_ms, end_ms).sort_by("publish_seq").to_pylist()
+    asking = decided.filter(decided["asks_hold"]).to_pylist()
+    asked = {(row["query_id"], row["batch_id"], row["quota_type"], Target.of(row)) for row in asking}
+    versions = sorted({row["quota_version"] for row in (*rows, *decided.select(["quota_version"]).to_pylist())})
+    result.records += len(rows)
+    for row in rows:
+        if row["action"] == "release":
+            continue
+        of_batch = row["cause"] in BATCH_CAUSES
+        # A batch may have pinned its quotas before an edit of the exceptions: then its record has the later ones.
+        later = (one for one in versions if one > row["quota_version"] and of_batch)
+        wanted = [_whom(row, version, excepted_at) for version in (row["quota_version"], *later)]
+        stored = {"holds_user": row["client_id"] is None, "except_client_ids": row["except_client_ids"]}
+        is_known = not of_batch or (*(row[name] for name in KEY[:2]), row["quota_type"], Target.of(row)) in asked
+        columns = {name: (stored[name], one) for name, one in wanted[0].items() if stored[name] != one}
+        if not is_known or stored not in wanted:
+            key = {**{name: row[name] for name in KEY if name in row}, "publish_seq": row["publish_seq"]}
+            result.mismatches.append(Difference(key, columns if is_known else {}, is_recomputed=is_known))
+
+
+def _whom(row: Mapping[str, Any], version: int, excepted_at: ExceptedAt) -> dict[str, Any]:
+    """Whom a throttle of a record's sensor holds under a version of the quotas."""
+    of_user = row["sensor_user"] if not row["sensor_client_id"] else ""
+    excepted = excepted_at(version, of_user, QUOTA_TYPES.index(row["quota_type"])) if of_user else None
+    return {"holds_user": excepted is not None, "except_client_ids": None if excepted is None else [*excepted]}
 
 
 def _identified(batches: Sequence[Redecided], cluster: str) -> pa.Table:

@@ -54,6 +54,12 @@ class Decided:
     _cluster: str
     _evaluation: Evaluation
 
+    @property
+    def held_rows(self) -> Ids:
+        """A row of usage of each client that is to be held, alone or with its user; some clients have several."""
+        judged = self._decisions.judged
+        return np.zeros(0, np.int64) if judged is None else judged.violations.rows[judged.asks_hold]
+
     @cached_property
     def decisions(self) -> pa.Table:
         """Columns of `quota.decisions.STORED` plus `decision_id`."""

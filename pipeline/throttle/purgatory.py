@@ -143,7 +143,8 @@ class ThrottlePurgatory:
             types = types_of(running)
             claims, keys = claims_of(running, running, types, no_level), self._decider.keys_of(clients, types)
             excepted = np.empty(running.num_rows, np.object_)
-            excepted[:] = [one and tuple(one) for one in running["except_client_ids"].to_pylist()]
+            stored = running["except_client_ids"].to_pylist()
+            excepted[:] = [None if one is None else tuple(one) for one in stored]
             self._ledger.hold(keys, clients, excepted, claims, ids, *self._times(end_ms, now.steady_ms))
 
     def violated(self, violations: Asked, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:

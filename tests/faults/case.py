@@ -12,16 +12,25 @@ from functools import cached_property
 from math import inf
 from typing import Any, Final
 
+from schemas.names import Target
 from tests.faults.evidence import Batch, Evidence, Quotas, Row
 from tests.faults.verdict import Rules, Verdict
-from tests.quota.model import TYPES, ScalarModel, Sensor
+from tests.quota.model import DEFAULT, TYPES, ScalarModel, Sensor
 from tests.quota.model import Row as QuotaRow
 
+_ANY_NAME: Final = "a name without a row"
+_MOST_EXCEPTED: Final = 1_000
+_MOST_CLIENTS: Final = 100
+_MEASURES: Final = dict(
+    zip(TYPES, (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns")), strict=True)
+)
 _NONE: Final = Quotas((), "enforce")
 """What a version holds that never was: what is based on it differs from what is recomputed."""
 
-Standing = tuple[float | None, int | None]
-"""The enforced bound of a client and the level it comes from; None for none."""
+Exceptions = tuple[str, ...] | None
+"""The client-ids that a throttle of a user does not hold; None where it holds clients one by one."""
+Standing = tuple[float | None, int | None, Exceptions]
+"""The enforced bound of a target and the level it comes from, None for none; and the exceptions of its sensor."""
 
 
 class QuickModel(ScalarModel):
@@ -58,6 +67,25 @@ class QuickModel(ScalarModel):
             self._known[key] = super().quota_of(side, quota_type, tags)
         found: tuple[int, QuotaRow] | None = self._known[key]
         return found
+
+    def except_client_ids(self, quota_type: str, user: str) -> Exceptions:
+        """The client-ids that resolve to another sensor than their user's; None if a name without a row does."""
+        key = ("excepted", quota_type, user)
+        if key not in self._known:
+            names = {client for _, client in self.rows if client not in {"", DEFAULT}}
+            apart = [name for name in sorted(names) if self.tags("enforced", quota_type, user, name) != (user, "")]
+            is_one_by_one = (
+                self.quota_of("enforced", quota_type, (user, _ANY_NAME)) is not None
+                and self.tags("enforced", quota_type, user, _ANY_NAME)[1] == _ANY_NAME
+            )
+            self._known[key] = None if is_one_by_one or len(apart) > _MOST_EXCEPTED else tuple(apart)
+        found: Exceptions = self._known[key]
+        return found
+
+    def excepted_of(self, quota_type: str, tags: tuple[str, str]) -> Exceptions:
+        """The exceptions of a throttle of a sensor with these tags; None if it holds clients."""
+        user, client = tags
+        return None if client or not user else self.except_client_ids(quota_type, user)
 
 
 class Books:
@@ -120,12 +148,44 @@ class Books:
         self.put_in_force(version)
         decisions = self.model.record(usage, evaluated_at_ms, is_old)
         self._forget_old_windows(evaluated_at_ms)
-        return decisions
+        return self._stored(decisions, usage)
+
+    def _stored(self, decisions: list[Row], usage: list[Row]) -> list[Row]:
+        """The decisions as the job keeps them: of a sensor that is held as a whole one row, and its largest clients."""
+        kept: list[Row] = []
+        of_sensor: dict[tuple[str, ...], list[Row]] = {}
+        for row in decisions:
+            if self.model.excepted_of(row["quota_type"], (row["sensor_user"], row["sensor_client_id"])) is None:
+                kept.append({**row, "more_clients": None})
+            else:
+                sensor = row["broker_id"], row["sensor_user"], row["quota_type"], row["mode"]
+                of_sensor.setdefault(sensor, []).append(row)
+        for (broker_id, user, quota_type, _), rows in of_sensor.items():
+            used: dict[str, int] = {}
+            for one in usage:
+                if one["user"] == user and (one["broker_id"] == broker_id or not self.model.by_broker):
+                    amount = sum(one[name] or 0 for name in _MEASURES[quota_type])
+                    used[one["client_id"]] = used.get(one["client_id"], 0) + amount
+            more_clients = max(len(rows) - _MOST_CLIENTS, 0)
+            kept.append({**rows[0], "client_id": None, "more_clients": more_clients})
+            largest = sorted(rows, key=lambda row: (-used[row["client_id"]], row["client_id"]))[:_MOST_CLIENTS]
+            kept += [{**row, "asks_hold": False, "more_clients": None} for row in largest]
+        return kept
 
     def owed(self, client: Row, at_ms: int, version: int) -> dict[str, Row]:
-        """What a client owes at an instant, by quota type."""
+        """What a client owes at an instant, by quota type.
+
+        A user that is held as a whole owes what its sensor owes of the row's type, a client what its user does not.
+        """
         self.put_in_force(version)
-        return {one["quota_type"]: one for one in self.model.evaluate([client], at_ms)}
+        owed = {one["quota_type"]: one for one in self.model.evaluate([client], at_ms)}
+        for quota_type, one in owed.items():
+            tags = self.model.key("enforced", quota_type, client)[2][1:]
+            holds_user = self.model.excepted_of(quota_type, tags) is not None
+            is_other_type = client["client_id"] is None and quota_type != client["quota_type"]
+            if holds_user != (client["client_id"] is None) or is_other_type:
+                one.update(bound=None, owed_ms=0)
+        return owed
 
     def drops(self, client: Row, version: int) -> set[int]:
         """The instants at which a sample window of a client's sensors drops out of its rate."""
@@ -139,13 +199,19 @@ class Books:
         self.put_in_force(version)
         tags = self.model.key("enforced", quota_type, client)[2][1:]
         quota = self.model.quota_of("enforced", quota_type, tags)
-        return self.model.bound_of("enforced", quota_type, tags), None if quota is None else quota[0]
+        excepted = self.model.excepted_of(quota_type, tags)
+        return self.model.bound_of("enforced", quota_type, tags), None if quota is None else quota[0], excepted
 
     def sensor(self, client: Row, quota_type: str, version: int) -> tuple[str, str]:
         """User and client-id of the sensor that a client's usage goes to."""
         self.put_in_force(version)
         _, user, client_id = self.model.key("enforced", quota_type, client)[2]
         return user, client_id
+
+    def excepted_of(self, quota_type: str, sensor: tuple[str, str], version: int) -> Exceptions:
+        """The exceptions of a throttle of a sensor; None if it holds a client."""
+        self.put_in_force(version)
+        return self.model.excepted_of(quota_type, sensor)
 
     def cap_ms(self, quota_type: str, window_ms: int) -> int | None:
         """The longest slice of a throttle; None for no limit."""
@@ -173,22 +239,14 @@ def most_ms(owed: Mapping[str, Row]) -> int:
 
 def debt_ms(owed: Mapping[str, Row]) -> float:
     """How long the deepest bucket of a client's sensors needs to come back to 0; below 0 if none owes anything."""
-    debts = (-one["tokens"] / one["bound"] * 1_000.0 for one in owed.values() if one["tokens"] is not None)
+    bounded = (one for one in owed.values() if one["tokens"] is not None and one["bound"] is not None)
+    debts = (-one["tokens"] / one["bound"] * 1_000.0 for one in bounded)
     return max(debts, default=0.0)
 
 
 def _is_usable(quotas: Quotas) -> bool:
     bounds = [row.get(quota_type) for row in quotas.rows for quota_type in TYPES]
     return all(bound is None or 0 < bound < inf for bound in bounds)
-
-
-Client = tuple[str, str, str]
-"""Broker, user, client-id."""
-
-
-def client_of(row: Row) -> Client:
-    """Whom a row is about."""
-    return row["broker_id"], row["user"], row["client_id"]
 
 
 def written_ms(row: Row) -> int:
@@ -303,7 +361,7 @@ class Case:
         starts: When a driver took over the running throttles, by its first clock; None: not known.
         moved: Of each start, how far the driver's wall clock was from its first one, and the first `publish_seq`
             after it.
-        held: The clients that are held, as the records tell.
+        held: The targets that are held, as the records tell.
         ended: When the last throttle of the others ended, or would have.
         newest_version: The newest quota version that a batch or a record was based on.
         newest_written_ms: When the last record was written.
@@ -316,8 +374,8 @@ class Case:
     verdict: Verdict
     starts: Sequence[int] | None = None
     moved: Sequence[tuple[int, int]] = ()
-    held: dict[Client, Held] = field(default_factory=dict)
-    ended: dict[Client, int] = field(default_factory=dict)
+    held: dict[Target, Held] = field(default_factory=dict)
+    ended: dict[Target, int] = field(default_factory=dict)
     newest_version: int = -1
     newest_written_ms: int = 0
     emptied: Mapping[Sensor, float] = field(default_factory=dict)
@@ -333,12 +391,12 @@ class Case:
             for sensor in self.emptied:
                 sensor.tokens = None
 
-    def may_begin_soon(self, client: Client, at_ms: int) -> bool:
+    def may_begin_soon(self, client: Target, at_ms: int) -> bool:
         """Whether a throttle of this client that begins then may count as one soon after the end of the one before."""
         ended_ms = self.ended.get(client)
         return ended_ms is not None and at_ms - ended_ms < 3 * self.rules.min_hold_ms + self.rules.clock_slack_ms
 
-    def begins_soon(self, client: Client, at_ms: int) -> bool:
+    def begins_soon(self, client: Target, at_ms: int) -> bool:
         """Whether it must: a driver that took over since then does not know."""
         ended_ms, slack_ms = self.ended.get(client), self.rules.clock_slack_ms
         is_known = (
@@ -377,12 +435,12 @@ class Case:
         return max([held.end_ms, *starts])
 
     def is_touched(self, held: Held, version: int) -> bool:
-        """Whether another bound or level holds for a client than its last record was based on."""
+        """Whether another bound or level holds for a target than its last record was based on, or it holds others."""
         quota_type, before = held.row["quota_type"], held.row["quota_version"]
         return self.books.standing(held.row, quota_type, before) != self.books.standing(held.row, quota_type, version)
 
     def bound_fell(self, row: Row, version: int) -> bool:
         """Whether a client's bound of the row's quota type is lower under a version than under the row's."""
-        before, _ = self.books.standing(row, row["quota_type"], row["quota_version"])
-        after, _ = self.books.standing(row, row["quota_type"], version)
+        before, *_ = self.books.standing(row, row["quota_type"], row["quota_version"])
+        after, *_ = self.books.standing(row, row["quota_type"], version)
         return before is not None and after is not None and after < before

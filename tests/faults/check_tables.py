@@ -6,9 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
-from tests.faults.case import Books, client_of
+from schemas.names import Target
+from tests.faults.case import Books
 from tests.faults.evidence import Batch, Evidence, Message, Row
 from tests.faults.usage_reading import SUMS, DeadLetter, Reading, limited, read
 from tests.faults.verdict import Rules, Values, Verdict
@@ -113,8 +114,9 @@ def _decision_key(row: Row) -> tuple[str, ...]:
 def _decision_id(batch: Batch, decision: Row) -> str:
     parts = [batch.row["cluster"], batch.row["query_id"], str(batch.row["batch_id"])]
     parts += [decision[name] for name in ("broker_id", "user", "client_id", "quota_type")]
-    encoded = (part.encode() for part in parts)
-    text = b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
+    # No name is as long as the eight bytes that stand for none.
+    encoded = (b"\xff" * 8 if part is None else len(part.encode()).to_bytes(8, "big") + part.encode() for part in parts)
+    text = b"".join(encoded)
     return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -226,7 +228,7 @@ _KEY = ("cluster", "broker_id", "user", "client_id")
 _FIGURES = ("observed", "bound", "window_ms", "tokens", "owed_ms")
 _RECORD = (
     *("action", "cause", *_KEY, "throttle_time_ms", "throttled_until_ms", "quota_type", "sensor", *_FIGURES),
-    *("decision_id", "publish_seq", "batch_id", "quota_version", "schema_version"),
+    *("except_client_ids", "decision_id", "publish_seq", "batch_id", "quota_version", "schema_version"),
 )
 
 
@@ -242,7 +244,7 @@ def check_sequence(evidence: Evidence, rules: Rules, verdict: Verdict) -> None:
         row["publish_seq"]: {
             **{name: row[name] for name in _RECORD if name != "sensor"},
             "sensor": [row["sensor_user"], row["sensor_client_id"]],
-            "key": [row[name] for name in _KEY],
+            "key": [row[name] for name in _KEY] + ([row["quota_type"]] if row["client_id"] is None else []),
         }
         for row in rows
     }
@@ -268,16 +270,23 @@ def _size_bytes(record: Values) -> int:
 
 
 def check_pairs(evidence: Evidence, verdict: Verdict) -> None:
-    """Each throttle of a client ends with exactly one release of the same decision; none is left."""
-    begun = {(client_of(row), row["decision_id"]) for row in evidence.tables["decisions"] if row["applied"]}
-    running: dict[tuple[Any, ...], Row] = {}
+    """Each throttle of a target ends with exactly one release of the same decision; none is left.
+
+    An edit may put a user in the place of its clients: its throttle goes on with the decision of one of them.
+    """
+    begun = {(Target.of(row), row["decision_id"]) for row in evidence.tables["decisions"] if row["asks_hold"]}
+    running: dict[tuple[str, Target], Row] = {}
     for row in sorted(evidence.tables["throttle_events"], key=lambda row: int(row["publish_seq"])):
-        client = tuple(row[name] for name in _KEY)
+        target = Target.of(row)
+        client = row["cluster"], target
         before = running.get(client)
         where = f"publish_seq {row['publish_seq']} {row['action']} {row['cause']} of {client}"
         if before is None:
             is_begin = (row["action"], row["cause"]) == ("throttle", "violation")
-            is_known = (client_of(row), row["decision_id"]) in begun
+            is_known = (target, row["decision_id"]) in begun
+            if row["cause"] == "quota_changed" and target.client_id is None:
+                clients = (one for (_, other), one in running.items() if other[:2] == target[:2])
+                is_begin = is_known = any(one["decision_id"] == row["decision_id"] for one in clients)
             verdict.expect("pairs", is_begin and is_known, f"{where}: not held, decision {row['decision_id']}")
         else:
             same = row["decision_id"] == before["decision_id"]

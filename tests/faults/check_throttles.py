@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from schemas.names import Target
 from schemas.throttle_record import BATCH_CAUSES
-from tests.faults.case import Case, Client, Held, Reign, client_of, debt_ms, most_ms, written_ms
+from tests.faults.case import Case, Held, Reign, debt_ms, most_ms, written_ms
 from tests.faults.evidence import Row
 
 _ROUNDING_MS: Final = 1
@@ -131,9 +132,9 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
         case: All records with a smaller `publish_seq` are checked.
         reign: Of the batch that the record is based on; the books have recorded it.
         row: Of `throttle_events`.
-        decision: The batch's applied decision about the client; None without one.
+        decision: The batch's decision that asks for this hold; None without one.
     """
-    client = client_of(row)
+    client = Target.of(row)
     held = case.held.get(client)
     if held is not None:
         case.take_up(held, written_ms(row), row["publish_seq"])
@@ -144,6 +145,7 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
     case.verdict.expect("pairs", is_right, f"{name}: its client was {'not ' if held is None else ''}held before")
     with case.before_snapshot():
         owed = case.books.owed(row, row["evaluated_at_ms"], row["quota_version"])
+    _check_whom(case, kind, name, row)
     if of_batch:
         _check_violation(case, kind, name, row, decision, owed)
         _check_publication(case, kind, name, row, reign, held)
@@ -166,6 +168,16 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
     else:
         ended = case.held.pop(client, None)
         case.ended[client] = written if ended is None else case.end_of(ended, written)
+
+
+def _check_whom(case: Case, kind: str, name: str, row: Row) -> None:
+    """A throttle holds the user, but the exceptions, where its sensor is held as a whole; else the client."""
+    versions = case.books.versions(row["quota_version"], max(case.newest_version, row["quota_version"]))
+    sensor = row["sensor_user"], row["sensor_client_id"]
+    excepted = [case.books.excepted_of(row["quota_type"], sensor, one) for one in versions]
+    stored = None if row["except_client_ids"] is None else tuple(row["except_client_ids"])
+    is_right = row["action"] == "release" or stored in excepted
+    case.verdict.deny(kind, not is_right, f"{name}: exceptions must be one of {excepted}; got {stored}")
 
 
 def extends(throttle_time_ms: int, written: int, end_ms: int, min_hold_ms: int) -> bool:
@@ -214,7 +226,7 @@ def _check_length(
     deny(kind, not shortest_ms <= slice_ms <= longest_ms, text)
     if held is None:
         owes_ms = max(int(owed[decision["quota_type"]]["owed_ms"]), int(decision["throttle_time_ms"]))
-        is_soon = case.begins_soon(client_of(row), written_ms(row))
+        is_soon = case.begins_soon(Target.of(row), written_ms(row))
         least_ms = case.rules.min_hold_ms * (2 if is_soon else 1)
         deny(kind, owes_ms < least_ms, f"{name}: {owes_ms} ms are owed, which is less than {least_ms}")
 
@@ -295,6 +307,9 @@ def _check_edit(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms:
         deny(kind, not justified, f"{name}: {owes_ms} ms are owed, {left_ms} ms are left, the bound fell: {fell}")
         return
     justified = owes_ms > 0 and (owes_ms - left_ms >= least_ms or (is_shorter and owes_ms > rules.min_hold_ms))
+    same_end = abs(row["throttle_time_ms"] - left_ms) <= rules.clock_slack_ms
+    if not justified and same_end and row["except_client_ids"] != held.row["except_client_ids"]:
+        return  # it holds others than before, to the same end
     deny(kind, not justified, f"{name}: {owes_ms} ms are owed, {left_ms} ms are left, the bound fell: {fell}")
     _check_slice(case, kind, name, row, owes_ms)
 
@@ -324,30 +339,30 @@ def check_reign(case: Case, reign: Reign, rows: Iterable[Row], decisions: Iterab
         rows: Its rows of `throttle_events`.
         decisions: Its decisions, as recomputed.
     """
-    applied = {client_of(row): row for row in decisions if row["applied"]}
+    asking = {Target.of(row): row for row in decisions if row["asks_hold"]}
     # Violations are written at one place among the records of the batch; it is not known if there are none.
-    found: dict[Client, list[Held | None]] = {client: [case.held.get(client)] for client in applied}
-    published: set[Client] = set()
+    found: dict[Target, list[Held | None]] = {client: [case.held.get(client)] for client in asking}
+    published: set[Target] = set()
     for row in sorted(rows, key=lambda row: int(row["publish_seq"])):
-        client = client_of(row)
+        client = Target.of(row)
         if row["cause"] in BATCH_CAUSES and not published:
-            found = {one: [case.held.get(one)] for one in applied}
-        check_record(case, reign, row, applied.get(client))
+            found = {one: [case.held.get(one)] for one in asking}
+        check_record(case, reign, row, asking.get(client))
         if row["cause"] in BATCH_CAUSES:
             published.add(client)
         elif client in found and not published:
             found[client].append(case.held.get(client))
-    for client, decision in applied.items():
-        case.verdict.compared["applied"] += 1
+    for client, decision in asking.items():
+        case.verdict.compared["holds"] += 1
         if client not in published and not _may_be_silent(case, reign, decision, found[client]):
             text = f"the throttle of {client} that batch {reign.batch.key} has decided"
-            case.verdict.tell("applied", "lost", text)
+            case.verdict.tell("holds", "lost", text)
     _check_edits(case, reign)
     watch(case, reign)
 
 
 def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held | None]) -> bool:
-    """Whether there is a reason to publish nothing about an applied decision.
+    """Whether there is a reason to publish nothing about a decision that asks for a hold.
 
     It would hold the client for too short a time; or the client is held nearly as long already; or the batch was too
     old when it was published; or an edit has changed the client's quota by then; or the checkpoint was lost right after
@@ -369,7 +384,7 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     if any(not extends(slice_ms, written - rules.clock_slack_ms, end_ms, min_hold_ms) for end_ms in ends):
         return True
     owes_ms = max(int(owed[decision["quota_type"]]["owed_ms"]), int(decision["throttle_time_ms"]))
-    is_soon = case.may_begin_soon(client_of(decision), written)
+    is_soon = case.may_begin_soon(Target.of(decision), written)
     if None in found and owes_ms < min_hold_ms * (2 if is_soon else 1):
         return True
     newest = None if following is None else following.quota_version
@@ -398,6 +413,6 @@ def _check_edits(case: Case, reign: Reign) -> None:
         if is_free and not most_ms(case.books.owed(held.row, reign.batch.evaluated_at_ms, version)):
             held.freed_by_edit += 1
         if held.freed_by_edit == _BATCHES_TO_SETTLE:
-            text = f"{client_of(held.row)} owes nothing under quotas v{version} and is still held"
+            text = f"{Target.of(held.row)} owes nothing under quotas v{version} and is still held"
             case.verdict.tell("edits", "lost", text)
             held.freed_by_edit += 1

@@ -362,7 +362,7 @@ def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
     clients, at_ms = held.select(CLIENTS.names), job.clock.now().steady_ms
     times = int64s(held, "end_ms"), int64s(held, "due_ms")
     throttles = Throttles(np.arange(held.num_rows), types_of(held), bounds_of(held), levels_of(held), *times)
-    keys, instants_ms = job.decider.keys_of(clients), np.full(held.num_rows, at_ms)
+    keys, instants_ms = job.decider.keys_of(clients, throttles.quota_type), np.full(held.num_rows, at_ms)
     _, claims = job.decider.check(throttles, keys, lambda rows: clients.take(pa.array(rows)), instants_ms)
     figures = {name: getattr(claims, name).tolist() for name in ("owed_ms", "tokens", "observed", "bound")}
     rows = (dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True))
@@ -502,7 +502,7 @@ def _repeat(step: Callable[[], None]) -> None:
 
 AT_LEAST: Final = {
     **{"batches": 30, "messages": 300, "usage": 300, "dead_letters": 20, "clamped_events": 5, "late_events": 8},
-    **{"decisions": 20, "applied": 20, "snapshots": 3, "buckets": 30, "full_buckets": 3},
+    **{"decisions": 20, "holds": 20, "snapshots": 3, "buckets": 30, "full_buckets": 3},
     **{"begins": 20, "extensions": 1, "renewals": 30, "checks": 40, "releases": 10, "edits": 10},
     **{"publish_seq": 80, "topic": 80, "pairs": 80, "epochs": 2, "old_batches": 1},
 }

@@ -195,14 +195,14 @@ MUTATIONS: Final = {
         micro_batch, "limit_event_times", lambda _, batch, *__: (batch, None), "batches: different"
     ),
     "decisions name a wrong quota version": Mutation(job_tables, "conform", _with_next_version, "decisions: different"),
-    "the wrong decision is applied": Mutation(
-        decisions, "_applied", lambda applied, *arguments: np.roll(applied(*arguments), 1), "decisions: different"
+    "the wrong decision asks for a hold": Mutation(
+        decisions, "_asking", lambda asking, *arguments: np.roll(asking(*arguments), 1), "decisions: different"
     ),
-    "an applied decision is not published": Mutation(
+    "a hold that is asked for is not published": Mutation(
         purgatory,
         "violations_to_publish",
         lambda publish, *arguments: tuple(one[1:] for one in publish(*arguments)),
-        "applied: lost",
+        "holds: lost",
     ),
     "every violation is published": Mutation(
         purgatory, "violations_to_publish", _every_violation, "extensions: different"
@@ -221,9 +221,7 @@ MUTATIONS: Final = {
     "old usage is charged in full": Mutation(
         BatchInstant, "most_bursts", lambda *_: MAX_DEBT_BURSTS, "buckets: different"
     ),
-    "a throttle is taken up until its wall-clock end": Mutation(
-        purgatory, "left_ms", _until_wall_clock, "applied: lost"
-    ),
+    "a throttle is taken up until its wall-clock end": Mutation(purgatory, "left_ms", _until_wall_clock, "holds: lost"),
     "edits let nobody go": Mutation(ThrottlePurgatory, "_check_after_edit", lambda *_: 0, "edits: lost"),
     "an edit's release is told as an end": Mutation(
         ThrottlePurgatory, "_check", _with_cause("expired"), "releases: different"
@@ -232,7 +230,7 @@ MUTATIONS: Final = {
         Slicing, "slices_ms", lambda slices_ms, *arguments: slices_ms(*arguments) // 2 + 1, "renewals: different"
     ),
     "throttles begin that are too short": Mutation(Slicing, "is_published", _as_with(1), "begins: different"),
-    "throttles are missing that are long enough": Mutation(Slicing, "is_published", _as_with(2_000), "applied: lost"),
+    "throttles are missing that are long enough": Mutation(Slicing, "is_published", _as_with(2_000), "holds: lost"),
     "a throttle is as long as X and not as what is owed": Mutation(
         purgatory, "violations_to_publish", _by_x_alone, "begins: different"
     ),

@@ -18,6 +18,7 @@ from pipeline.settings.model import Settings
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from schemas.names import Target
 from tests.faults.generator import RATES
 from tests.faults.stepped_clock import ClockHistory, SteppedClock
 from tests.faults.verdict import Rules
@@ -208,11 +209,10 @@ class Rig:
         consumer.close()
         return {partition.partition: end for partition, end in ends.items() if end}
 
-    def _held(self) -> set[tuple[str, str]]:
-        rows = self.job.table("throttle_events", ["publish_seq", "user", "client_id", "action"]).to_pylist()
-        last = {
-            (row["user"], row["client_id"]): row["action"] for row in sorted(rows, key=lambda row: row["publish_seq"])
-        }
+    def _held(self) -> set[Target]:
+        names = ("publish_seq", "broker_id", "user", "client_id", "quota_type", "action")
+        rows = self.job.table("throttle_events", list(names)).to_pylist()
+        last = {Target.of(row): row["action"] for row in sorted(rows, key=lambda row: row["publish_seq"])}
         return {client for client, action in last.items() if action == "throttle"}
 
 

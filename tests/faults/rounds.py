@@ -32,7 +32,7 @@ STEPS: Final = ((20, -3_600), (-20, 3_600), (3_600, -20), (-3_600, 20))
 """By how many seconds the clocks are set while the job runs, and while it is down. In all, they are not set."""
 AT_LEAST: Final = {
     **{"messages": 100, "batches": 3, "usage": 50, "dead_letters": 3, "clamped_events": 1, "ledger": 100},
-    **{"decisions": 5, "applied": 5, "snapshots": 2, "buckets": 2, "full_buckets": 1},
+    **{"decisions": 5, "holds": 5, "snapshots": 2, "buckets": 2, "full_buckets": 1},
     **{"begins": 3, "renewals": 3, "checks": 5, "releases": 3, "publish_seq": 10, "topic": 10, "pairs": 10},
 }
 """What the verifier must have compared of a round."""

@@ -49,8 +49,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "a user's throttle holds the client-ids that it excepts",
-        "ThrottleRecord.holds",
-        (" and client_id not in (self.except_client_ids or ())", ""),
+        "schemas:holds",
+        (' and client_id not in (row["except_client_ids"] or ())', ""),
         _STATE,
     ),
     Defect(

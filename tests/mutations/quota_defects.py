@@ -10,13 +10,14 @@ _ENGINE: Final = "tests/quota/test_engine.py"
 _RESOLUTION: Final = "tests/quota/test_engine.py"
 _SNAPSHOT: Final = "tests/quota/test_snapshot.py"
 _SLICING: Final = "tests/quota/test_throttle_time.py"
+_PURGATORY: Final = "tests/pipeline/throttle/test_purgatory.py"
 _UNITS: Final = "tests/quota/test_units.py"
 
 DEFECTS: Final = (
     Defect(
         "a client counts as held by a quota in shadow mode",
         "_held_until_ms",
-        ("np.where(is_enforced, until_ms[of_found], 0)", "until_ms[of_found]"),
+        ("np.where(is_enforced, latest_ms, 0)", "latest_ms"),
         "tests/quota/test_current_rates.py",
     ),
     Defect(
@@ -219,6 +220,36 @@ DEFECTS: Final = (
         "_tag_kinds",
         ("kinds or LevelKind.CLIENT", "LevelKind.CLIENT"),
         _RESOLUTION,
+    ),
+    Defect(
+        "a throttle of a user holds one of its clients only",
+        "Asked.targets",
+        ("null_where(self.holds_user, client_id)", "client_id"),
+        _PURGATORY,
+    ),
+    Defect(
+        "the holds of a user are known by the key of its client without a client-id",
+        "target_keys",
+        ("np.where(holds_user, quota_types + 1, 0)", "np.zeros(len(quota_types), np.int64)"),
+        f"{_PURGATORY}::test_a_user_is_held_for_each_quota_type_on_its_own",
+    ),
+    Defect(
+        "the client-ids that a default user's rows except are held with users without rows of their own",
+        "ClientsApart.__init__",
+        ("of_user[user] if user in own else of_user[user] | of_default", "of_user[user]"),
+        f"{_ENGINE}::test_a_throttle_of_a_user_holds_exactly_the_clients_that_resolve_to_its_sensor",
+    ),
+    Defect(
+        "decisions lack the row of the sensor that asks for the hold",
+        "Decisions.stored",
+        "lambda original, self: (lambda rows: rows.filter(rows['client_id'].is_valid()))(original(self))",
+        f"{_PURGATORY}::test_a_user_is_held_for_each_quota_type_on_its_own",
+    ),
+    Defect(
+        "decisions have every client of a sensor, however many they are",
+        "quota.decisions:MOST_CLIENTS",
+        ("= 100", "= 10_000"),
+        f"{_PURGATORY}::test_of_a_sensor_the_hundred_clients_that_used_most_are_kept_and_the_others_counted",
     ),
     Defect(
         "of equal throttle times the producer's applies, not the request's",

@@ -76,9 +76,21 @@ DEFECTS: Final = (
     ),
     Defect(
         "an edit of the level alone touches no throttle",
-        "Decider.is_changed",
-        ("return is_other_bound | is_other_level", "return is_other_bound"),
+        "InForce.differs",
+        (" | ((level != NO_LEVEL) & (self.level != level))", ""),
         _PURGATORY,
+    ),
+    Defect(
+        "an edit of the exceptions of a held user is not published",
+        "ThrottlePurgatory._check_after_edit",
+        ("is_renamed = excepted != in_force.excepted", "is_renamed = np.zeros(len(held), np.bool_)"),
+        _PURGATORY,
+    ),
+    Defect(
+        "a take-over publishes every hold of a user again",
+        "ThrottlePurgatory.take_over",
+        ("None if one is None else tuple(one)", "one"),
+        f"{_PURGATORY}::test_a_take_over_publishes_nothing_about_holds_that_are_as_they_were",
     ),
     Defect(
         "after an append with an unknown outcome the publisher goes on",

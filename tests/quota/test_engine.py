@@ -18,6 +18,7 @@ from quota.errors import InvalidArgument, InvalidUsage
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps
+from schemas.throttle_record import holds
 from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
 from tests.quota.model import DEFAULT, TYPES, ScalarModel
 
@@ -355,21 +356,26 @@ def test_a_sensor_whose_usage_is_all_late_gets_no_first_decision() -> None:
 AT_MS = 1_700_000_040_000
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["", DEFAULT, "a", "b"]),
-            st.sampled_from(["", DEFAULT, "c", "d"]),
-            st.sampled_from(["enforce", "shadow", "exempt"]),
-            st.tuples(*[st.sampled_from([None, 1.0, 2.0])] * 3),
-        ).filter(lambda row: bool(row[0] or row[1])),
-        max_size=12,
-        unique_by=lambda row: row[:2],
-    )
+some_quotas = st.lists(
+    st.tuples(
+        st.sampled_from(["", DEFAULT, "a", "b"]),
+        st.sampled_from(["", DEFAULT, "c", "d"]),
+        st.sampled_from(["enforce", "shadow", "exempt"]),
+        st.tuples(*[st.sampled_from([None, 1.0, 2.0])] * 3),
+    ).filter(lambda row: bool(row[0] or row[1])),
+    max_size=12,
+    unique_by=lambda row: row[:2],
 )
+
+
+def quotas_of(rows: list[Any]) -> list[dict[str, Any]]:
+    return [quota_row(user, client, mode=mode, **dict(zip(TYPES, b, strict=True))) for user, client, mode, b in rows]
+
+
+@given(some_quotas)
 @settings(max_examples=80)
 def test_resolution_equals_a_search_row_by_row(rows: list[Any]) -> None:
-    quotas = [quota_row(user, client, mode=mode, **dict(zip(TYPES, b, strict=True))) for user, client, mode, b in rows]
+    quotas = quotas_of(rows)
     engine, model = QuotaEngine(), ScalarModel()
     engine.load_quotas(QuotaSnapshot.from_rows(quotas, 1))
     model.load_quotas(quotas)
@@ -377,3 +383,24 @@ def test_resolution_equals_a_search_row_by_row(rows: list[Any]) -> None:
         usage_row(AT_MS, user=u, client_id=c) for u in ("a", "b", "x", DEFAULT) for c in ("", "c", "d", "x", DEFAULT)
     ]
     assert engine.resolve(table(entities)).to_pylist() == model.resolve(entities)
+
+
+@given(some_quotas)
+@settings(max_examples=150)
+def test_a_throttle_of_a_user_holds_exactly_the_clients_that_resolve_to_its_sensor(rows: list[Any]) -> None:
+    engine = loaded(*quotas_of(rows))
+    entities = [
+        usage_row(AT_MS, user=u, client_id=c) for u in ("a", "b", "new") for c in ("", "c", "d", "new", DEFAULT)
+    ]
+    of_users: dict[tuple[str, str], dict[str, bool]] = {}
+    for row in engine.resolve(table(entities)).to_pylist():
+        is_of_user = (row["sensor_user"], row["sensor_client_id"]) == (row["user"], "")
+        in_sensor = is_of_user and row["mode"] == "enforce" and row["bound"] is not None
+        of_users.setdefault((row["user"], row["quota_type"]), {})[row["client_id"]] = in_sensor
+    for (user, quota_type), in_sensor_of in of_users.items():
+        excepted = engine.except_client_ids(user, TYPES.index(quota_type))
+        if excepted is None:
+            assert not in_sensor_of["new"], "a new name would evade throttles of single clients"
+        elif any(in_sensor_of.values()):
+            record = {"user": user, "client_id": None, "except_client_ids": excepted}
+            assert {one: holds(record, user, one) for one in in_sensor_of} == in_sensor_of

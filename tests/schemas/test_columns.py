@@ -165,3 +165,7 @@ def test_different_parts_never_run_together(user: str, client_id: str, other_use
 
 def test_a_name_with_a_lone_surrogate_has_an_id() -> None:
     assert len(decision_id(**{**PARTS, "user": "\ud800"})) == 16
+
+
+def test_ids_of_a_sensor_and_of_a_client_without_a_client_id_differ() -> None:
+    assert decision_id(**{**PARTS, "client_id": None}) != decision_id(**{**PARTS, "client_id": ""})

@@ -37,12 +37,12 @@ _SETTLED_SECONDS: Final = 15.0
 _DISK_MB: Final = 1_000
 _PER_MINUTE: Final = {
     **{"messages": 1_200, "ledger": 1_200, "batches": 1, "usage": 600, "dead_letters": 60, "clamped_events": 10},
-    **{"late_events": 10, "decisions": 10, "applied": 10, "snapshots": 1, "buckets": 5, "full_buckets": 1},
+    **{"late_events": 10, "decisions": 10, "holds": 10, "snapshots": 1, "buckets": 5, "full_buckets": 1},
     **{"begins": 5, "renewals": 5, "checks": 10, "releases": 2, "publish_seq": 20, "topic": 20, "pairs": 20},
 }
 _EPOCHS_PER_MINUTE: Final = 0.1
 _PER_MINUTE_SPARED: Final = {
-    **{"batches": 20, "decisions": 50, "applied": 50, "snapshots": 10, "buckets": 50, "full_buckets": 10},
+    **{"batches": 20, "decisions": 50, "holds": 50, "snapshots": 10, "buckets": 50, "full_buckets": 10},
     **{"begins": 20, "renewals": 30, "checks": 50, "releases": 20, "publish_seq": 100, "topic": 100, "pairs": 100},
 }
 _ONE_LIFE: Final = "1000000"

@@ -18,9 +18,9 @@ from pipeline.replay.report import (
     to_document,
     totals_of,
 )
-from pipeline.replay.usage_batches import Outcome, ReplayResult, throttled_in
+from pipeline.replay.usage_batches import HeldTimes, Outcome, ReplayResult, Span, held_ms, held_spans
 from quota.replay import EpochSpan
-from schemas.names import ClientKey
+from schemas.names import ClientKey, Target
 
 ALICE = ClientKey("", "alice", "etl")
 BOB = ClientKey("", "bob", "")
@@ -103,6 +103,7 @@ def event(action: str, written_ms: int, throttle_ms: int = 0, time_epoch: int = 
     return {
         "action": action,
         "throttle_time_ms": throttle_ms,
+        "except_client_ids": None,
         "time_epoch": time_epoch,
         "evaluated_at_ms": T0_MS + written_ms,
     }
@@ -125,7 +126,7 @@ def event(action: str, written_ms: int, throttle_ms: int = 0, time_epoch: int = 
 def test_throttled_time_is_what_the_records_say_within_the_range(
     events: list[dict[str, object]], throttled_ms: int
 ) -> None:
-    assert throttled_in(events, T0_MS, T0_MS + 10_000) == throttled_ms
+    assert held_ms(held_spans(events, T0_MS, T0_MS + 10_000)) == throttled_ms
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,29 @@ def test_a_throttle_goes_on_where_the_next_time_epoch_begins(
     events: list[dict[str, object]], throttled_ms: int
 ) -> None:
     epochs = [EpochSpan(0, T0_MS, T0_MS + 100_000), EpochSpan(1, T0_MS, T0_MS + 20_000)]
-    assert throttled_in(events, T0_MS, T0_MS + 10_000, epochs) == throttled_ms
+    assert held_ms(held_spans(events, T0_MS, T0_MS + 10_000, epochs)) == throttled_ms
+
+
+@pytest.mark.parametrize(
+    ("client", "held_for_ms"),
+    [
+        (ClientKey("", "alice", "app"), 300 + 200),  # for two types at once, and once more in another time epoch
+        (ClientKey("", "alice", ""), 300 + 200),
+        (ClientKey("", "alice", "etl"), 5 + 160),  # an exception of one type until an edit; and its own throttle
+        (ClientKey("", "bob", "etl"), 0),
+        (ClientKey("1", "alice", "app"), 0),
+    ],
+)
+def test_a_client_is_held_by_its_own_throttles_and_by_those_of_its_user_that_do_not_except_it(
+    client: ClientKey, held_for_ms: int
+) -> None:
+    of_user = [Target("", "alice", None, name) for name in ("producer_byte_rate", "request_percentage")]
+    spans = {
+        of_user[0]: [Span(0, 0, 200, ("etl",)), Span(0, 200, 300), Span(1, 0, 200, ("etl",))],
+        of_user[1]: [Span(0, 150, 300)],
+        Target("", "alice", "etl", None): [Span(0, 140, 145), Span(0, 290, 310)],
+    }
+    assert HeldTimes(spans).of(client) == held_for_ms
 
 
 @pytest.mark.parametrize(

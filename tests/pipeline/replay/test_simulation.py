@@ -131,7 +131,7 @@ def test_a_throttle_is_begun_by_a_batch_and_released_when_nothing_is_owed() -> N
     assert 11_000 <= told[-1][0] <= 16_000
     story = simulation.clients[ALICE]
     assert (story.violations, story.renewals, story.releases) == (1, len(told) - 2, 1)
-    assert (story.throttle_ms, story.held_since_ms) == (told[-1][0] - 500, None)
+    assert (story.throttle_ms, story.holding) == (told[-1][0] - 500, set())
 
 
 def test_a_debt_beyond_the_cap_is_renewed_until_it_is_paid() -> None:

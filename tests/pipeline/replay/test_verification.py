@@ -1,3 +1,4 @@
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from pipeline.replay.verification import Verification, verify, verify_decision
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
-from tests.pipeline.replay.kept import KeptJob
+from schemas.names import Target
+from tests.faults.hand_job import HandJob
+from tests.pipeline.replay.kept import AUDIT, KeptJob
 from tests.quota.factories import usage_row
 
 TRIGGER_MS = 4_000
@@ -156,13 +159,67 @@ def test_trimmed_usage_shortens_the_range_by_the_windows_that_reach_back_into_it
         verify_decision(str(tmp_path), "cluster", kept.quotas.at, gone)
 
 
-class KeptCopy:
-    """The usage, batches and decisions of a job under another root, to be tampered with."""
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> HandJob:
+    """A job that holds users, but their exceptions, and clients that have sensors of their own, over an edit."""
+    job = HandJob(tmp_path_factory.mktemp("held"), {"producer_byte_rate": 10_000.0, "consumer_byte_rate": 10_000.0})
+    job.quota_table.alter([bound("alice", "etl", producer_byte_rate=5_000.0)], AUDIT)
+    job.start()
+    for step in range(60):
+        at_ms = job.clock.wall_ms
+        for user, client_id in (("alice", "etl"), ("alice", "app"), ("bob", "")):
+            used = {"produced_bytes": 9_000, "fetched_bytes": 9_000} if step % 20 < 8 else {"produced_bytes": 10}
+            job.send(json.dumps({"event_time_ms": at_ms, "user": user, "client_id": client_id, **used}).encode())
+        if step == 25:
+            job.quota_table.alter([bound("alice", "web", mode="exempt")], AUDIT)
+        job.clock.advance(200)
+        job.step()
+    return job
 
-    def __init__(self, job: KeptJob, root: Path) -> None:
+
+def verified(root: str, job: HandJob) -> Verification:
+    return verify(root, "cluster", job.quotas.at, 0, FOREVER_MS, lambda done, whole: None)
+
+
+def test_records_hold_whom_their_decisions_and_quotas_say(held: HandJob) -> None:
+    found = verified(held.settings.tables.root, held)
+    assert found.mismatches == []
+    assert found.records == held.rows("throttle_events").num_rows
+    targets = {str(Target.of(row)) for row in held.rows("throttle_events").to_pylist()}
+    assert targets == {"alice/*", "alice/etl", "bob/*"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "columns"),
+    [
+        ({"except_client_ids": []}, ["except_client_ids"]),
+        ({"except_client_ids": None, "client_id": "app"}, []),  # no decision asks for the hold of this client
+        ({"quota_type": "request_percentage"}, []),
+    ],
+)
+def test_a_record_that_holds_others_than_it_should_is_found(
+    changed: dict[str, Any], columns: list[str], held: HandJob, tmp_path: Path
+) -> None:
+    copy = KeptCopy(held, tmp_path)
+    records = DeltaTable(copy.uri("throttle_events")).to_pyarrow_table()
+    rows = records.sort_by("publish_seq").to_pylist()
+    target = Target("", "alice", None, "producer_byte_rate")
+    first = next(row for row in rows if Target.of(row) == target)
+    first.update(changed)
+    falsified = pa.Table.from_pylist(rows, records.schema)
+    write_deltalake(copy.uri("throttle_events"), falsified, mode="overwrite", partition_by=["date"])
+    (found,) = verified(str(tmp_path), held).mismatches
+    assert (found.key["publish_seq"], sorted(found.columns)) == (first["publish_seq"], columns)
+
+
+class KeptCopy:
+    """The usage, batches, decisions and records of a job under another root, to be tampered with."""
+
+    def __init__(self, job: KeptJob | HandJob, root: Path) -> None:
         self._root = str(root)
-        for name in ("usage", "batches", "decisions"):
-            rows = DeltaTable(table_uri(job.root, name)).to_pyarrow_table()
+        for name in ("usage", "batches", "decisions", "throttle_events"):
+            of_job = job.root if isinstance(job, KeptJob) else job.settings.tables.root
+            rows = DeltaTable(table_uri(of_job, name)).to_pyarrow_table()
             write_deltalake(self.uri(name), rows, partition_by=["date"])
 
     def uri(self, name: str) -> str:

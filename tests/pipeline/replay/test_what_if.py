@@ -84,7 +84,7 @@ def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: Ke
     wanted = request(job)
     (live,) = replayed(wanted)
     decided = recorded_outcomes(job.root, wanted.since_ms, wanted.until_ms, 1_000)
-    assert windows(live) == {client: outcome.windows for client, outcome in decided.items()}
+    assert windows(live) == {client: outcome.windows for client, outcome in decided.items() if outcome.windows}
     assert windows(live) != {}
     assert live.evaluations == len(
         set(DeltaTable(table_uri(job.root, "usage")).to_pyarrow_table()["batch_id"].to_pylist())

@@ -127,6 +127,20 @@ def test_a_user_is_held_for_each_quota_type_on_its_own() -> None:
     assert len(loop.purgatory) == 1, "the fetched bytes are paid for"
 
 
+def test_of_a_sensor_the_hundred_clients_that_used_most_are_kept_and_the_others_counted() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    now_ms = loop.clock.steady_ms
+    times = {"sample_start_ms": now_ms // 1_000 * 1_000, "last_event_ms": now_ms}
+    rows = [
+        {"broker_id": "", "user": "alice", "client_id": f"c{n:03}", **times, "produced_bytes": 1_000 + n // 2}
+        for n in range(130)
+    ]
+    loop.record(rows)
+    first, *clients = loop.decisions.to_pylist()
+    assert (first["client_id"], first["more_clients"]) == (None, 30)
+    assert [row["client_id"] for row in clients] == [f"c{n:03}" for n in range(30, 130)]
+
+
 def test_a_take_over_releases_a_stored_hold_of_a_target_that_is_another_now() -> None:
     loop = HandLoop(quota("alice", 1_000.0), quota("alice", 1_000.0, "<default>"))
     loop.batch(alice=60_000)
@@ -136,6 +150,15 @@ def test_a_take_over_releases_a_stored_hold_of_a_target_that_is_another_now() ->
     loop.purgatory.quotas_changed(loop.quotas)
     assert (loop.records[-1].target.client_id, loop.records[-1].action) == ("c", "release")
     assert len(loop.purgatory) == 0
+
+
+def test_a_take_over_publishes_nothing_about_holds_that_are_as_they_were() -> None:
+    loop = HandLoop(quota("alice", 1_000.0), quota("bob", 1_000.0), quota("bob", 500.0, "etl"))
+    loop.batch(alice=100_000, bob=100_000)
+    told = len(loop.records)
+    loop.restart(keep_engine=True)
+    loop.purgatory.quotas_changed(loop.quotas)
+    assert len(loop.records) == told == 2
 
 
 def test_with_too_many_exceptions_the_clients_of_a_user_are_held_one_by_one() -> None:
