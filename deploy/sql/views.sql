@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS throttle_by_minute USING DELTA LOCATION '${tables_roo
 -- Whose client it is, and which quota holds for it ------------------------------------------------------------------
 
 CREATE OR REPLACE VIEW client_levels
-COMMENT 'Every client that is known, with the entities of the eight levels at which a quota can hold for it, the most specific first. The other views join it with quotas.'
+COMMENT 'Every client that is known, with the entities of the eight levels at which a quota can hold for it, the most specific first. A user that was held as a whole is here too, with client_id null and the two levels of users. The other views join it with quotas.'
 AS
 SELECT c.cluster, c.user, c.client_id, e.level, e.entity_user, e.entity_client_id
 FROM (
@@ -48,11 +48,11 @@ LATERAL VIEW inline(array(
   named_struct('level', 7, 'entity_user', '', 'entity_client_id', c.client_id),
   named_struct('level', 8, 'entity_user', '', 'entity_client_id', '<default>')
 )) e AS level, entity_user, entity_client_id
--- An empty client-id has no name that a quota could give.
-WHERE c.client_id <> '' OR e.level NOT IN (1, 4, 7);
+-- An empty client-id has no name that a quota could give, and all client-ids of a user have none.
+WHERE CASE WHEN c.client_id IS NULL THEN e.level IN (3, 6) ELSE c.client_id <> '' OR e.level NOT IN (1, 4, 7) END;
 
 CREATE OR REPLACE VIEW client_owners
-COMMENT 'The owner of each client: that of the most specific row of quotas that covers it and names one, whatever its bounds and mode are. Owners are those of today. The view chargeback has the owners of that time.'
+COMMENT 'The owner of each client, and of each user that was held as a whole (client_id null): that of the most specific row of quotas that covers it and names one, whatever its bounds and mode are. Owners are those of today. The view chargeback has the owners of that time.'
 AS
 SELECT l.cluster, l.user, l.client_id, min_by(q.owner, CASE WHEN q.owner IS NOT NULL THEN l.level END) AS owner
 FROM client_levels AS l
@@ -79,7 +79,7 @@ WITH bounds AS (
   FROM client_levels AS l
   JOIN bounds AS b ON b.user = l.entity_user AND b.client_id = l.entity_client_id
   -- As in Kafka: a default client-id never bounds an empty one.
-  WHERE l.client_id <> '' OR l.level IN (3, 6)
+  WHERE l.client_id IS NOT NULL AND (l.client_id <> '' OR l.level IN (3, 6))
   GROUP BY l.cluster, l.user, l.client_id, b.quota_type
 )
 SELECT cluster, user, client_id, quota_type, level, mode, bound,
@@ -99,7 +99,7 @@ WHERE clients IS NOT NULL;
 -- Throttles -----------------------------------------------------------------------------------------------------------
 
 CREATE OR REPLACE VIEW throttle_log
-COMMENT 'Every record that was published, newest last by publish_seq: what it did (throttle, extend, renew, release), to whom, until when, and why in words. Rates are in kB per second, or percent of one thread.'
+COMMENT 'Every record that was published, newest last by publish_seq: what it did (throttle, extend, renew, release), to whom, until when, and why in words. Client_id null is all client-ids of the user but except_client_ids. Rates are in kB per second, or percent of one thread.'
 AS
 WITH records AS (
   SELECT *,
@@ -115,7 +115,7 @@ WITH records AS (
   FROM throttle_events
 )
 SELECT publish_seq, written_at_ms, timestamp_millis(written_at_ms) AS written_at,
-  cluster, broker_id, user, client_id, quota_type,
+  cluster, broker_id, user, client_id, except_client_ids, quota_type,
   CASE WHEN action = 'release' THEN 'release'
     WHEN cause = 'violation' THEN 'throttle'
     WHEN cause = 'extended' THEN 'extend'
@@ -135,7 +135,7 @@ SELECT publish_seq, written_at_ms, timestamp_millis(written_at_ms) AS written_at
 FROM records;
 
 CREATE OR REPLACE VIEW throttled_now
-COMMENT 'The clients that must wait at this moment, by the wall clock of whoever asks, with the reason, the end and the owner. A client whose last record has ended is not here, also if the job is down: throttles lapse on their own.'
+COMMENT 'Who must wait at this moment, by the wall clock of whoever asks, with the reason, the end and the owner: clients, and with client_id null all client-ids of a user but except_client_ids, once for each quota type. What has ended is not here, also if the job is down: throttles lapse on their own.'
 AS
 WITH now AS (
   SELECT unix_millis(current_timestamp()) AS now_ms
@@ -144,9 +144,9 @@ WITH now AS (
   FROM throttle_log AS l
   -- A release may end before the throttle that it ends: from the first throttle that may run on, every record counts.
   WHERE l.publish_seq >= (SELECT min(e.publish_seq) FROM throttle_events AS e CROSS JOIN now WHERE e.throttled_until_ms > now.now_ms)
-  GROUP BY l.cluster, l.broker_id, l.user, l.client_id
+  GROUP BY l.cluster, l.broker_id, l.user, l.client_id, CASE WHEN l.client_id IS NULL THEN l.quota_type END
 )
-SELECT n.record.cluster, n.record.broker_id, n.record.user, n.record.client_id, o.owner,
+SELECT n.record.cluster, n.record.broker_id, n.record.user, n.record.client_id, n.record.except_client_ids, o.owner,
   n.record.quota_type, n.record.verb, n.record.reason, n.record.observed, n.record.bound,
   n.record.throttled_until_ms, n.record.throttled_until,
   n.record.throttled_until_ms - now.now_ms AS remaining_ms,
@@ -154,8 +154,35 @@ SELECT n.record.cluster, n.record.broker_id, n.record.user, n.record.client_id, 
 FROM newest AS n
 CROSS JOIN now
 LEFT JOIN client_owners AS o
-  ON o.cluster = n.record.cluster AND o.user = n.record.user AND o.client_id = n.record.client_id
+  ON o.cluster = n.record.cluster AND o.user = n.record.user AND o.client_id <=> n.record.client_id
 WHERE n.record.verb <> 'release' AND n.record.throttled_until_ms > now.now_ms;
+
+CREATE OR REPLACE VIEW held_clients_now
+COMMENT 'The clients that must wait at this moment, of those that are known: until the last throttle ends that holds them, their own or one of their user that does not except them. For all who may be held, also client-ids that were never seen, see throttled_now.'
+AS
+SELECT c.cluster, t.broker_id, c.user, c.client_id, c.owner,
+  max(t.throttled_until_ms) AS held_until_ms, timestamp_millis(max(t.throttled_until_ms)) AS held_until,
+  max_by(t.reason, t.throttled_until_ms) AS reason, max_by(t.decision_id, t.throttled_until_ms) AS decision_id
+FROM client_owners AS c
+JOIN throttled_now AS t ON t.cluster = c.cluster AND t.user = c.user
+  AND (t.client_id = c.client_id OR t.client_id IS NULL AND NOT array_contains(t.except_client_ids, c.client_id))
+WHERE c.client_id IS NOT NULL
+GROUP BY c.cluster, t.broker_id, c.user, c.client_id, c.owner;
+
+CREATE OR REPLACE VIEW decisions_published
+COMMENT 'Every decision, with what was published under its id: how many records, and from when until when they held. A decision without records asked for no hold, made a running throttle longer under the id of that one, or was not published: kquota throttles explain says why. Only rows with asks_hold ask for a hold: of a sensor that is held as a whole the row with client_id null, and not those of its clients.'
+AS
+WITH published AS (
+  SELECT decision_id, count(*) AS records, min(publish_seq) AS first_publish_seq,
+    min(throttled_until_ms - throttle_time_ms) AS held_from_ms, max_by(throttled_until_ms, publish_seq) AS held_until_ms
+  FROM throttle_events
+  GROUP BY decision_id
+)
+SELECT d.cluster, d.evaluated_at_ms, d.evaluated_at, d.batch_id, d.broker_id, d.user, d.client_id, d.quota_type,
+  d.observed, d.bound, d.window_ms, d.throttle_time_ms, d.level, d.mode, d.asks_hold, d.more_clients, d.decision_id,
+  d.quota_version, coalesce(p.records, 0) AS records, p.first_publish_seq, p.held_from_ms, p.held_until_ms, d.date
+FROM decisions AS d
+LEFT JOIN published AS p ON p.decision_id = d.decision_id;
 
 CREATE OR REPLACE VIEW throttle_time_by_minute
 COMMENT 'The mean and the longest throttle time of each sensor by minute, and how often it was above its bound: the throttle-time of the metrics of a broker, for the whole cluster. Decisions in shadow mode are marked by mode and held no client.'
@@ -164,12 +191,16 @@ SELECT evaluated_at_ms - evaluated_at_ms % 60000 AS minute_start_ms,
   timestamp_millis(evaluated_at_ms - evaluated_at_ms % 60000) AS minute_start,
   cluster, broker_id, sensor_user, sensor_client_id, quota_type, mode,
   avg(throttle_time_ms) AS throttle_time_avg_ms, max(throttle_time_ms) AS throttle_time_max_ms, count(*) AS decisions
-FROM decisions
+-- A batch has a row of every client of a sensor, with the same figures.
+FROM (
+  SELECT DISTINCT cluster, query_id, batch_id, evaluated_at_ms, broker_id, sensor_user, sensor_client_id, quota_type, mode, throttle_time_ms
+  FROM decisions
+)
 WHERE throttle_time_ms > 0
 GROUP BY evaluated_at_ms - evaluated_at_ms % 60000, cluster, broker_id, sensor_user, sensor_client_id, quota_type, mode;
 
 CREATE OR REPLACE VIEW throttled_by_day
-COMMENT 'How long each client was held, and how often it was throttled, by day and quota type. The owner is the one of that time. The time of a throttle is added when the record after it is stored, so a throttle that runs is not in it yet.'
+COMMENT 'How long each client was held, and how often it was throttled, by day and quota type. Client_id null is all client-ids of a user, held together. The owner is the one of that time. The time of a throttle is added when the record after it is stored, so a throttle that runs is not in it yet.'
 AS
 SELECT date AS day, cluster, broker_id, user, client_id, owner, quota_type,
   sum(held_ms) / 1000 AS held_seconds,
@@ -219,7 +250,7 @@ FROM client_usage_by_minute
 GROUP BY day, cluster, user, client_id, owner;
 
 CREATE OR REPLACE VIEW throttled_share
-COMMENT 'For how much of each day, ISO week and month each client was held: choose one period_kind. Observed_minutes are the minutes of the period for which the tables have usage or throttles of the cluster, and share is the part of them in which the client was held at all. Compare a share with how long was observed. The owner is the newest one of the period.'
+COMMENT 'For how much of each day, ISO week and month each client was held: choose one period_kind. Client_id null is all client-ids of a user, held together. Of a minute in which it was held for several quota types the longest counts. Observed_minutes are the minutes of the period for which the tables have usage or throttles of the cluster, and share is the part of them in which the client was held at all. Compare a share with how long was observed. The owner is the newest one of the period.'
 AS
 WITH minutes AS (
   SELECT cluster, minute_start_ms, date FROM usage_by_minute
@@ -241,7 +272,16 @@ WITH minutes AS (
     count(DISTINCT CASE WHEN t.held_ms > 0 THEN t.minute_start_ms END) AS minutes_held,
     sum(t.held_ms) / 1000 AS held_seconds,
     sum(t.throttle_count) AS throttles
-  FROM throttle_by_minute AS t
+  FROM (
+    SELECT cluster, user, client_id, minute_start_ms, max_by(owner, held_ms) AS owner,
+      CASE WHEN client_id IS NULL THEN max(held_ms) ELSE sum(held_ms) END AS held_ms, sum(throttle_count) AS throttle_count
+    FROM (
+      SELECT cluster, user, client_id, quota_type, minute_start_ms, max(owner) AS owner, sum(held_ms) AS held_ms, sum(throttle_count) AS throttle_count
+      FROM throttle_by_minute
+      GROUP BY cluster, user, client_id, quota_type, minute_start_ms
+    )
+    GROUP BY cluster, user, client_id, minute_start_ms
+  ) AS t
   JOIN periods AS p ON p.cluster = t.cluster AND p.minute_start_ms = t.minute_start_ms
   GROUP BY t.cluster, t.user, t.client_id, p.period_kind, p.period
 )

@@ -69,12 +69,14 @@ _SHOWN: Final = 3
 
 
 def _lines(found: "JobStatus", sync: str) -> list[tuple[str, str]]:
+    from pipeline.tables.throttles import count_text
+
     quotas = f"v{found.quotas} in force"
     if found.last_batch_quotas not in {None, found.quotas}:
         quotas += f", the last batch was decided with v{found.last_batch_quotas}"
     if found.newest_quotas != found.quotas:
         quotas += f"; v{found.newest_quotas} is newer and not valid"
-    held = f"{found.held_clients} client{'' if found.held_clients == 1 else 's'}"
+    held = count_text(found.held_users, found.held_clients)
     if found.one_by_one:
         some = ", ".join(found.one_by_one[:_SHOWN]) + (" and others" if len(found.one_by_one) > _SHOWN else "")
         held += f"; of user {some} each client on its own: a row gives all or too many client-ids a sensor of their own"

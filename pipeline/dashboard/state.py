@@ -82,13 +82,13 @@ def verdict(now_ms: int, held: Sequence[Mapping[str, Any]], nearest: Sequence[Ma
 
 def _held_text(now_ms: int, held: Sequence[Mapping[str, Any]]) -> str:
     worst = max(held, key=lambda row: (row["most_used"] or 0, row["throttled_until_ms"]))
-    targets = {(row["user"], row["client_id"]) for row in held}
-    are = "is" if len(targets) == 1 else "are"
+    counts = Held(held).counts
+    are = "is" if sum(counts) == 1 else "are"
     times = "" if worst["most_used"] is None else f", {times_text(worst['most_used'])} its quota"
     who = client_text(worst["user"], worst["client_id"])
-    most = "" if len(targets) == 1 else "most over: "
+    most = "" if sum(counts) == 1 else "most over: "
     left = age_text(max(worst["throttled_until_ms"] - now_ms, 1_000))
-    return f"{count_text(targets)} {are} held: {most}{who}, {left} left{times}"
+    return f"{count_text(*counts)} {are} held: {most}{who}, {left} left{times}"
 
 
 def collapsed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

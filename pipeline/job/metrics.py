@@ -24,7 +24,7 @@ from pipeline.throttle.shapes import CLIENTS
 from pipeline.web import ReadAtScrape, new_registry
 from quota.current_rates import COLUMNS
 from quota.entity import QUOTA_TYPES
-from schemas.names import ClientKey
+from schemas.names import Target
 from schemas.throttle_record import Verb, verb_of
 
 log = logging.getLogger(__name__)
@@ -136,12 +136,14 @@ MOST_CLIENTS: Final = 1_000
 """The most clients that have series."""
 IDLE_MS: Final = 900_000
 """A client loses its series when its last throttle ended this long ago."""
+ALL_CLIENT_IDS: Final = "*"
+"""The label `client_id` of a user that is held with all its client-ids; "" is a client without a client-id."""
 _LABELS: Final = (*CLIENTS.names, "quota_type")
 
 
 @dataclass(slots=True)
 class _Client:
-    """The throttles of one client: counts by quota type, and the throttle that runs, or the last one."""
+    """The throttles of one target: counts by quota type, and the throttle that runs, or the last one."""
 
     throttles: Counting[str] = field(default_factory=Counting)
     held_ms: Counting[str] = field(default_factory=Counting)
@@ -156,7 +158,9 @@ class _Client:
 
 
 class ThrottledClients:
-    """Series of clients that were throttled: how often, for how long, and their share of their bound now.
+    """Series of clients and users that were throttled: how often, for how long, and their share of their bound now.
+
+    Below a client is either; a user has `ALL_CLIENT_IDS`, and a client of that name no series.
 
     Those with the most throttles keep their series. When there is no room, a client that is throttled takes the place
     of the one with the fewest throttles that is not held. The throttles of clients without series are counted together.
@@ -165,7 +169,7 @@ class ThrottledClients:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._clients: dict[ClientKey, _Client] = {}
+        self._clients: dict[Target, _Client] = {}
         self._unlisted = 0
 
     def announce(self, written: pa.Table, now_ms: int) -> None:
@@ -174,9 +178,10 @@ class ThrottledClients:
         rows = zip(*(written[name].to_pylist() for name in names), strict=True)
         with self._lock:
             leaving = self._leaving(now_ms)
-            for *key, quota_type, action, cause, throttle_ms in rows:
+            for *who, quota_type, action, cause, throttle_ms in rows:
                 begins = verb_of(action, cause) == "throttle"
-                client = self._entry(ClientKey(*key), leaving) if begins else self._clients.get(ClientKey(*key))
+                key = Target.of(dict(zip(_LABELS, (*who, quota_type), strict=True)))
+                client = self._entry(key, leaving) if begins else self._clients.get(key)
                 if client is None:
                     self._unlisted += begins
                     continue
@@ -195,44 +200,53 @@ class ThrottledClients:
             series = []
             for key, client in self._clients.items():
                 client.settle(now_ms)
-                series += [(*key, quota_type) for quota_type in client.throttles | client.held_ms if quota_type]
+                labels = key.broker_id, key.user, _label(key.client_id)
+                series += [(*labels, quota_type) for quota_type in client.throttles | client.held_ms if quota_type]
                 for quota_type in client.throttles:
-                    throttles.add_metric([*key, quota_type], client.throttles[quota_type])
-                    held.add_metric([*key, quota_type], client.held_ms[quota_type] / 1000)
+                    throttles.add_metric([*labels, quota_type], client.throttles[quota_type])
+                    held.add_metric([*labels, quota_type], client.held_ms[quota_type] / 1000)
             unlisted = self._unlisted
-        for *labels, of_bound in [] if rates is None else _shares(rates, series):
-            share.add_metric(labels, of_bound)
+        for *one, of_bound in [] if rates is None else _shares(rates, series):
+            share.add_metric(one, of_bound)
         yield from (throttles, held, share)
         what = "Throttles that began, of clients without series."
         yield CounterMetricFamily("kquota_unlisted_client_throttles", what, unlisted)
 
-    def _leaving(self, now_ms: int) -> list[ClientKey]:
+    def _leaving(self, now_ms: int) -> list[Target]:
         """Clients that may lose their series, those with the fewest throttles last."""
         if len(self._clients) < MOST_CLIENTS:
             return []
         free = [(client.throttles.total(), key) for key, client in self._clients.items() if client.until_ms <= now_ms]
-        return [key for _, key in sorted(free, reverse=True)]
+        return [key for _, key in sorted(free, key=lambda one: one[0], reverse=True)]
 
-    def _entry(self, key: ClientKey, leaving: list[ClientKey]) -> _Client | None:
+    def _entry(self, key: Target, leaving: list[Target]) -> _Client | None:
         if key in self._clients:
             return self._clients[key]
+        if key.client_id == ALL_CLIENT_IDS:
+            return None
         if len(self._clients) >= MOST_CLIENTS:
             if not leaving:
                 return None
             self._forget(leaving.pop())
         return self._clients.setdefault(key, _Client())
 
-    def _forget(self, key: ClientKey) -> None:
+    def _forget(self, key: Target) -> None:
         self._unlisted += self._clients.pop(key).throttles.total()
 
 
 def _shares(rates: pa.Table, series: Sequence[tuple[str, ...]]) -> list[tuple[Any, ...]]:
     """The labels and the share of clients with series: of `rates` the enforced rows that name one of them."""
     users = pa.array({user for _, user, *_ in series}, pa.string())
-    of_client = pc.and_(pc.is_in(rates["user"], users), pc.and_(pc.is_valid(rates["own_rate"]), _is_enforced(rates)))
-    rows = rates.filter(of_client).select([*_LABELS, "share"]).to_pylist()
+    names_one = pc.or_(pc.is_valid(rates["own_rate"]), pc.is_null(rates["client_id"]))
+    of_client = pc.and_(pc.is_in(rates["user"], users), pc.and_(names_one, _is_enforced(rates)))
     shown = set(series)
-    return [tuple(row.values()) for row in rows if tuple(row[name] for name in _LABELS) in shown]
+    rows = rates.filter(of_client).select([*_LABELS, "share"]).to_pylist()
+    found = ((row["broker_id"], row["user"], _label(row["client_id"]), row["quota_type"], row["share"]) for row in rows)
+    return [one for one in found if one[:-1] in shown]
+
+
+def _label(client_id: str | None) -> str:
+    return ALL_CLIENT_IDS if client_id is None else client_id
 
 
 def _is_enforced(rates: pa.Table) -> "pa.ChunkedArray":
@@ -353,7 +367,7 @@ class JobMetrics:
         due_ms = gauges.next_due_ms()
         overdue_ms = 0 if due_ms is None else max(gauges.steady_ms() - due_ms, 0)
         for name, documentation, value in (
-            ("kquota_purgatory_size", "Clients that are held.", gauges.held()),
+            ("kquota_purgatory_size", "Throttles in force: clients, and users for a quota type.", gauges.held()),
             ("kquota_purgatory_overdue_seconds", "How long the next check has been due.", overdue_ms / 1000),
             ("kquota_config_version", "Version of the quotas in force.", gauges.quota_version()),
             ("kquota_config_refused", "1 while the newest version of the quotas is refused.", gauges.quotas_refused()),

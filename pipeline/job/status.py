@@ -21,7 +21,7 @@ from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import read_rates
-from pipeline.tables.throttles import running_throttles
+from pipeline.tables.throttles import Held, running_throttles
 from quota.resolution import held_one_by_one
 
 _TABLES_LOCK: Final = ".kquota-job.lock"
@@ -178,6 +178,7 @@ class JobStatus:
     quotas: int
     newest_quotas: int
     mode: str
+    held_users: int
     held_clients: int
     one_by_one: Sequence[str]
     nearest: Mapping[str, Any] | None
@@ -200,6 +201,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:
         wait_age_ms = 0  # the query waited again while the tables were read; more is a clock that was set back
     in_force = newest_valid(table, newest.version)
+    held = Held(running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms))
     nearest, rates_at_ms = read_rates(root, lambda rates: (rates.nearest(1), rates.as_of_ms))
     return JobStatus(
         job=settings.job,
@@ -216,7 +218,8 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         quotas=in_force.version,
         newest_quotas=newest.version,
         mode=newest.mode,
-        held_clients=len(running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms)),
+        held_users=held.counts[0],
+        held_clients=held.counts[1],
         one_by_one=held_one_by_one(in_force),
         nearest=next((row for row in nearest if row["mode"] == "enforce"), next(iter(nearest), None)),
         rates_at_ms=rates_at_ms,

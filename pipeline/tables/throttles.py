@@ -129,6 +129,12 @@ class Held:
         """The names that these rows have: clients, and users without a client-id."""
         return self._rows.keys()
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many users are held, for whichever quota types, and how many clients on their own."""
+        users = sum(client_id is None for _, client_id in self._rows)
+        return users, len(self._rows) - users
+
     def by(self, user: str, client_id: str | None) -> list[Mapping[str, Any]]:
         """The rows that hold a client, or all client-ids of a user (None)."""
         keys = dict.fromkeys([(user, client_id), (user, None)])
@@ -139,11 +145,10 @@ class Held:
         return max((row["throttled_until_ms"] for row in self.by(user, client_id)), default=None)
 
 
-def count_text(targets: Iterable[tuple[str, str | None]]) -> str:
-    """How many users and clients there are of these names: `1 user and 2 clients`, or `no client`."""
-    of_users = [client_id is None for _, client_id in set(targets)]
-    counts = (("user", sum(of_users)), ("client", len(of_users) - sum(of_users)))
-    return " and ".join(f"{n:,} {word}{'' if n == 1 else 's'}" for word, n in counts if n) or "no client"
+def count_text(users: int, clients: int) -> str:
+    """How many are held: `1 user and 2 clients`, or `0 clients`."""
+    counts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in ((users, "user"), (clients, "client")) if n]
+    return " and ".join(counts) or "0 clients"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,12 @@ from pipeline.stream.usage_columns import CollectedBatch
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.history import versions
 from pipeline.tables.reading import read_table
-from pipeline.tables.throttles import running_throttles
+from pipeline.tables.throttles import Held, running_throttles
 from pipeline.tables.upkeep import clean, compact
 from quota.engine import QuotaEngine
 from quota.entity import Owners
 from quota.snapshot import QuotaSnapshot
+from schemas.names import Target
 from schemas.throttle_record import verb, written_ms
 from tests.deploy.commands import DEPLOY
 from tests.pages.blocks import PAGES, blocks_of
@@ -55,6 +56,7 @@ QUOTAS: Final = (
     quota("gone", "", producer_byte_rate=1.0, note="until May"),
     quota("<default>", "", producer_byte_rate=120_000.0, owner="platform"),
     quota("", "<default>", request_percentage=50.0),
+    quota("hog", "solo", producer_byte_rate=120_000.0),
 )
 
 
@@ -80,6 +82,7 @@ SENDERS: Final = (
     Sender("bob", "shared", _steady(produced_bytes=30_000)),
     Sender("carol", "legacy", _steady(produced_bytes=30_000), broker_id="2"),
     Sender("hog", "bulk", _by_day),
+    Sender("hog", "solo", _by_day),
 )
 
 
@@ -431,8 +434,8 @@ def test_seconds_held_by_day_are_those_between_the_records_of_each_client(writte
     minutes: dict[Any, set[int]] = defaultdict(set)
     last: dict[Any, Row] = {}
     for row in sorted(written.rows("throttle_events"), key=lambda row: row["publish_seq"]):
-        client = row["user"], row["client_id"]
-        before = last.get(client)
+        client, target = (row["user"], row["client_id"]), Target.of(row)
+        before = last.get(target)
         if before is not None and before["action"] == "throttle":
             at_ms, end_ms = written_ms(before), min(before["throttled_until_ms"], written_ms(row))
             while at_ms < end_ms:
@@ -441,7 +444,7 @@ def test_seconds_held_by_day_are_those_between_the_records_of_each_client(writte
                 held_ms[key] += next_ms - at_ms
                 minutes[key].add(at_ms // MINUTE_MS)
                 at_ms = next_ms
-        last[client] = row
+        last[target] = row
     found, in_minutes = Counter[Any](), Counter[Any]()
     for row in written.view("throttled_by_day"):
         key = row["day"], row["user"], row["client_id"], row["quota_type"]
@@ -459,10 +462,40 @@ def test_who_is_throttled_now_is_what_the_command_line_lists(written: Written) -
     listed = running_throttles(written.tables.root, after_ms)
     names = ("user", "client_id", "quota_type", "throttled_until_ms", "decision_id")
     assert set_of(found, names) == set_of(listed, names)
-    (hog,) = (row for row in found if row["user"] == "hog")
+    hog, solo = sorted((row for row in found if row["user"] == "hog"), key=lambda row: row["client_id"] or "")
+    assert [(row["client_id"], row["except_client_ids"]) for row in (hog, solo)] == [
+        (None, ["legacy", "solo"]),
+        ("solo", None),
+    ]
     assert hog["owner"] == "platform"
     assert re.fullmatch(r"used [\d,.]+ kB/s over [\d.]+ s, its quota is 120.0 kB/s: wait [\d,.]+ s", hog["reason"])
     assert after_ms >= hog["throttled_until_ms"] - hog["remaining_ms"] >= before_ms
+
+
+def test_the_clients_that_are_held_now_are_those_of_the_command_line(written: Written) -> None:
+    found = written.sql("SELECT * FROM held_clients_now")
+    held = Held(running_throttles(written.tables.root, wall_ms()))
+    known = {(row["user"], row["client_id"]) for row in written.rows("usage_by_minute")}
+    expected = {(*client, until_ms) for client in known if (until_ms := held.until_ms(*client)) is not None}
+    assert set_of(found, ("user", "client_id", "held_until_ms")) == expected
+    assert ("hog", "bulk") in {one[:2] for one in expected}
+
+
+def test_each_decision_is_joined_once_with_what_was_published_for_it(written: Written) -> None:
+    rows, published = written.rows("decisions"), Counter(row["decision_id"] for row in written.rows("throttle_events"))
+    found = written.view("decisions_published")
+    assert Counter(row["decision_id"] for row in found) == Counter(row["decision_id"] for row in rows)
+    assert all(row["records"] == published[row["decision_id"]] for row in found)
+    assert sum(row["records"] for row in found if row["asks_hold"]) == published.total()
+
+
+def test_a_sensor_is_above_its_bound_once_in_a_batch(written: Written) -> None:
+    above = {
+        tuple(row[name] for name in ("batch_id", "sensor_user", "sensor_client_id", "quota_type", "mode"))
+        for row in written.rows("decisions")
+        if row["throttle_time_ms"]
+    }
+    assert sum(row["decisions"] for row in written.view("throttle_time_by_minute")) == len(above)
 
 
 def test_each_record_has_the_verb_of_the_log(written: Written) -> None:

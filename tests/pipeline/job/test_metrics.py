@@ -147,7 +147,7 @@ def test_a_run_that_has_ended_is_not_kept_and_tells_nothing(job: HandJob, regist
 def test_a_throttled_client_has_series_until_it_has_been_idle_for_a_quarter_of_an_hour(
     job: HandJob, registry: CollectorRegistry
 ) -> None:
-    labels = {"user": "alice", "client_id": "etl", "broker_id": "", "quota_type": "producer_byte_rate"}
+    labels = {"user": "alice", "client_id": "*", "broker_id": "", "quota_type": "producer_byte_rate"}
     assert value(registry, "client_throttles_total", **labels) == 1
     (row,) = read_table(table_uri(job.settings.tables.root, "rates")).filter(pc.field("own_rate") > 0).to_pylist()
     assert value(registry, "client_share", **labels) == row["share"] == row["observed"] / row["bound"] > 1
@@ -161,9 +161,10 @@ def test_a_throttled_client_has_series_until_it_has_been_idle_for_a_quarter_of_a
     assert b"alice" not in generate_latest(registry)
 
 
-def throttled(name: str) -> pa.Table:
+def throttled(name: str, client_id: str | None = "", quota_type: str = "request_percentage") -> pa.Table:
     """The record that begins a throttle of a second."""
-    texts = {"broker_id": "", "user": name, "client_id": "", "quota_type": "request_percentage"}
+    who = {"client_id": pa.array([client_id], pa.string()), "quota_type": quota_type}
+    texts = {"broker_id": "", "user": name, **who}
     return table_of(
         WRITTEN,
         1,
@@ -175,6 +176,24 @@ def listed(clients: ThrottledClients, now_ms: int) -> dict[str, float]:
     """Throttles by user; "" for those of clients without series."""
     samples = [sample for metric in clients.read(now_ms, None) for sample in metric.samples]
     return {one.labels.get("user", ""): one.value for one in samples if one.name.endswith("_throttles_total")}
+
+
+def test_a_user_has_the_client_id_of_all_and_a_client_of_that_name_has_no_series() -> None:
+    clients = ThrottledClients()
+    for client_id, quota_type in ((None, "a"), (None, "b"), ("", "a"), ("*", "a"), (None, "a")):
+        clients.announce(throttled("alice", client_id, quota_type), 0)
+    samples = [sample for metric in clients.read(500, None) for sample in metric.samples]
+    series = {(*one.labels.values(), one.name): one.value for one in samples}
+    throttles, held = "kquota_client_throttles_total", "kquota_client_held_seconds_total"
+    assert series == {
+        ("", "alice", "*", "a", throttles): 2,
+        ("", "alice", "*", "b", throttles): 1,
+        ("", "alice", "", "a", throttles): 1,
+        ("kquota_unlisted_client_throttles_total",): 1,
+        ("", "alice", "*", "a", held): 0.5,
+        ("", "alice", "*", "b", held): 0.5,
+        ("", "alice", "", "a", held): 0.5,
+    }
 
 
 def test_where_there_are_too_many_the_clients_that_are_held_or_throttled_most_keep_their_series() -> None:

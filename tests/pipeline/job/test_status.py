@@ -28,7 +28,8 @@ def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(tmp_path: Pa
     batch_ms = job.clock.wall_ms - 1_000
     found = status_of(job.settings, job.clock.wall_ms)
     assert (found.last_batch_id, found.last_batch_age_ms, found.lag_ms) == (2, job.clock.wall_ms - batch_ms, 0)
-    assert (found.held_clients, found.mode, found.quotas) == (1, "enforce", job.quotas.pin().version)
+    assert (found.held_users, found.held_clients) == (1, 0)
+    assert (found.mode, found.quotas) == ("enforce", job.quotas.pin().version)
     assert (found.state, found.process) == ("down", None)
     assert status_of(job.settings, batch_ms - 1).last_batch_age_ms == 0, "stored while the command was starting"
 
