@@ -37,8 +37,8 @@ def run_offender(job: HandJob, steps: int) -> None:
 
 
 def decisions_of(job: HandJob, user: str) -> int:
-    users: list[str] = job.rows("decisions", ["user"])["user"].to_pylist()
-    return users.count(user)
+    rows = job.rows("decisions", ["user", "client_id"]).to_pylist()
+    return sum(row["user"] == user and row["client_id"] is None for row in rows)
 
 
 def last_batch(job: HandJob) -> dict[str, int]:
