@@ -6,6 +6,7 @@ random instants everything is asked, and each number has a name: one that has tw
 
 import json
 import random
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,6 +18,8 @@ import pytest
 from pipeline.failpoints import FAILPOINTS
 from pipeline.job.status import JobLock, signs_of
 from pipeline.settings.loading import load_settings
+from pipeline.tables.throttles import Held
+from schemas.names import Target
 from tests.faults.hand_job import Load
 from tests.pipeline.cli.running import kquota
 
@@ -103,29 +106,36 @@ class Life:
         """Every number that more than one answer may give, with who gives it."""
         self.feed.state = self.reader.look(self.job.clock.wall_ms)
         listed = self.ask("throttles", "list")
-        clients = [(row["user"], row["client_id"]) for row in listed]
-        known = {(row["user"], row["client_id"]) for row in self.page("clients", limit=1_000)["clients"]}
-        free = sorted(known.difference(clients))
-        asked = [*self.random.sample(clients, min(len(clients), _ASKED_CLIENTS)), *free[:1]]
+        held = Held(listed)
+        known = sorted((row["user"], row["client_id"]) for row in self.page("clients", limit=1_000)["clients"])
+        clients = [client for client in known if held.by(*client)]
+        free = [client for client in known if not held.by(*client)]
+        users = sorted({(user, None) for user, client_id in held.targets if client_id is None})
+        asked = [*self.random.sample(clients, min(len(clients), _ASKED_CLIENTS)), *users[:1], *free[:1]]
         yield from (("list", fact) for fact in _of_list(listed))
         yield from (("status", fact) for fact in _of_status(self.ask("status")))
         yield from (("page now", fact) for fact in _of_summary(self.page("summary")))
-        yield "page throttles", (("held clients",), self.page("summary")["totals"]["throttled"])
         pipeline = self.page("pipeline")
-        yield "page pipeline", (("held clients",), pipeline["purgatory"]["held"])
+        yield "page pipeline", (("holds",), pipeline["purgatory"]["held"])
         yield "page pipeline", (("next end",), pipeline["purgatory"]["next_end_ms"])
-        yield "page clients", (("held clients",), sum(row["throttled"] for row in self.page("clients")["clients"]))
+        yield "list", (("clients that are held",), len(clients))
+        yield (
+            "page clients",
+            (("clients that are held",), sum(row["throttled"] for row in self.page("clients")["clients"])),
+        )
         yield from (("page quotas", fact) for fact in _of_quotas(self.page("quotas", limit=1_000)))
         for client in asked:
-            yield from self._of_client(client, client in clients)
+            yield "list", (("until", client), held.until_ms(*client))
+            yield from self._of_client(client, bool(held.by(*client)))
 
-    def _of_client(self, client: tuple[str, str], is_held: bool) -> Iterator[tuple[str, Fact]]:
+    def _of_client(self, client: tuple[str, str | None], is_held: bool) -> Iterator[tuple[str, Fact]]:
         user, client_id = client
-        found = self.ask("throttles", "explain", user, client_id)
+        named = "*" if client_id is None else client_id
+        found = self.ask("throttles", "explain", user, named)
         document = found[0] if found else None
         if document is not None:
             yield from (("explain", fact) for fact in _of_explained(document, client))
-            text = kquota("throttles", "explain", user, client_id, "--config", str(self._config)).stdout.splitlines()
+            text = kquota("throttles", "explain", user, named, "--config", str(self._config)).stdout.splitlines()
             told = self.page("explain", user=user, client_id=client_id)
             lines = [line.strip() for line in text]
             yield "explain", (("now line", client), lines[-1])
@@ -135,29 +145,30 @@ class Life:
             yield "explain", (("records told", client), lines[-1 - records : -1])
             yield "page explain", (("records told", client), told["published"])
         for row in self.ask("throttles", "explain", user):
-            if row["held_until_ms"]:
-                yield "explain of a user", (("until", (row["user"], row["client_id"])), row["held_until_ms"])
-        shown = self.page("client", user=user, client_id=client_id)
-        yield from (("page client", fact) for fact in _of_client_view(shown, client, is_held))
+            yield "explain of a user", (("until", (row["user"], row["client_id"])), row["held_until_ms"])
+        if client_id is not None:
+            shown = self.page("client", user=user, client_id=client_id)
+            yield from (("page client", fact) for fact in _of_client_view(shown, client, is_held))
 
 
 def _of_list(rows: list[dict[str, Any]]) -> Iterator[Fact]:
-    yield ("held clients",), len(rows)
+    yield ("holds",), len(rows)
+    yield ("held",), Held(rows).counts
     yield ("next end",), min((row["throttled_until_ms"] for row in rows), default=None)
     yield from (fact for row in rows for fact in _of_record(row))
 
 
 def _of_record(row: dict[str, Any]) -> Iterator[Fact]:
-    client = row["user"], row["client_id"]
-    yield ("until", client), row["throttled_until_ms"]
-    yield ("decision told", client), row["decision_id"]
+    target = Target.of(row)
+    yield ("until", target), row["throttled_until_ms"]
+    yield ("decision", target), row["decision_id"]
     for name in ("quota_type", "observed", "bound", "cause", "quota_version"):
         if name in row:
-            yield (f"{name} of the record", client), row[name]
+            yield (f"{name} of the record", target), row[name]
 
 
 def _of_status(found: dict[str, Any]) -> Iterator[Fact]:
-    yield ("held clients",), found["held_clients"]
+    yield ("held",), (found["held_users"], found["held_clients"])
     yield ("batch",), found["last_batch_id"]
     yield ("batch age",), found["last_batch_age_ms"]
     yield ("delay",), max(found["lag_ms"], 0)
@@ -170,7 +181,7 @@ def _of_status(found: dict[str, Any]) -> Iterator[Fact]:
 
 def _of_summary(found: dict[str, Any]) -> Iterator[Fact]:
     health, quotas = found["health"], found["quotas"]
-    yield ("held clients",), found["totals"]["throttled"]
+    yield ("holds",), found["totals"]["throttled"]
     yield ("batch",), found["batch_id"]
     yield ("batch age",), health["last_batch_age_ms"]
     yield ("delay",), health["lag_ms"]
@@ -184,10 +195,11 @@ def _of_summary(found: dict[str, Any]) -> Iterator[Fact]:
     for name in ("produced_bytes_per_second", "fetched_bytes_per_second"):
         yield (name,), found["totals"][name]
     if found["verdict"]["kind"] == "held":
-        yield ("held clients",), int(found["verdict"]["text"].split()[0].replace(",", ""))
+        counted = {word: int(n) for n, word in re.findall(r"(\d+) (user|client)", found["verdict"]["text"])}
+        yield ("held",), (counted.get("user", 0), counted.get("client", 0))
     for row in found["throttled"]:
         yield from _of_record(row)
-        yield ("since", (row["user"], row["client_id"])), row["since_ms"]
+        yield ("since", Target.of(row)), row["since_ms"]
     for row in found["talkers"]:
         sensor = row["quota_type"], row["sensor_user"], row["sensor_client_id"], row["mode"]
         yield ("O", *sensor), row["observed"]
@@ -202,14 +214,12 @@ def _of_quotas(found: dict[str, Any]) -> Iterator[Fact]:
             yield ("T", row["user"], row["client_id"], name), one["bound"]
 
 
-def _of_explained(found: dict[str, Any], client: tuple[str, str]) -> Iterator[Fact]:
+def _of_explained(found: dict[str, Any], client: tuple[str, str | None]) -> Iterator[Fact]:
     events = found["events"]
     yield ("decision told", client), found["decision"]["decision_id"]
     if found["held_until_ms"] is not None:
         yield ("until", client), found["held_until_ms"]
-        last = events[-1]
-        for name in ("quota_type", "observed", "bound", "cause", "quota_version"):
-            yield (f"{name} of the record", client), last[name]
+        yield from _of_record(events[-1])
     elif found["free_since_ms"] is not None:
         yield ("not held since", client), found["free_since_ms"]
     if events:
@@ -217,13 +227,15 @@ def _of_explained(found: dict[str, Any], client: tuple[str, str]) -> Iterator[Fa
         yield ("newest record", client), newest["throttled_until_ms"] - newest["throttle_time_ms"]
 
 
-def _of_client_view(found: dict[str, Any], client: tuple[str, str], is_held: bool) -> Iterator[Fact]:
+def _of_client_view(found: dict[str, Any], client: tuple[str, str | None], is_held: bool) -> Iterator[Fact]:
     for row in found["throttled"]:
         yield from _of_record(row)
-    if found["bands"]:
+    yield ("until", client), max((row["throttled_until_ms"] for row in found["throttled"]), default=None)
+    targets = {(band["client_id"], band["client_id"] is None and band["quota_type"]) for band in found["bands"]}
+    if len(targets) == 1:  # of several, explain tells the newest
         yield ("until" if is_held else "not held since", client), found["bands"][-1]["end_ms"]
-        if is_held:
-            yield ("since", client), found["bands"][-1]["start_ms"]
+        for row in found["throttled"]:
+            yield ("since", Target.of(row)), found["bands"][-1]["start_ms"]
     if found["records"]:
         yield ("newest record", client), found["records"][0]["at_ms"]
     for one in found["effective"]:
@@ -259,7 +271,7 @@ def contradictions(life: Life) -> tuple[list[str], int, int]:
         first = next(iter(values.values()))
         if any(value != first for value in values.values()):
             wrong.append(f"{name}: {values}")
-    return wrong, sum(len(values) > 1 for values in said.values()), said[("held clients",)]["list"]
+    return wrong, sum(len(values) > 1 for values in said.values()), said[("holds",)]["list"]
 
 
 def live_and_ask(life: Life, instants: int) -> None:
