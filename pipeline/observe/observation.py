@@ -268,6 +268,9 @@ class Observation:
         self._job.wait_until(at_ms)
         holds = self._job.purgatory.held().to_pylist()
         of_each = [self._numbers_held(row, row["except_client_ids"]) for row in holds]
+        for row, clients in zip(holds, of_each, strict=True):  # one that is new owed nothing when its user was held
+            new = clients[self._per_client[_OWED, clients] == 0]
+            self._per_client[_OWED_TYPE, new] = QUOTA_TYPES.index(row["quota_type"])
         held = np.unique(np.concatenate([np.zeros(0, np.int64), *of_each]))
         self._per_client[_HELD, held] += 1
         rows = rows.filter(pa.array(~np.isin(rows["client"].to_numpy(), held)))

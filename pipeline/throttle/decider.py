@@ -188,10 +188,11 @@ class Decider:
             last_ms = int(instants_ms.max(initial=self._last.evaluated_at_ms))
             return replace(self._last, evaluated_at_ms=last_ms), claims
 
-    def claims(self, clients: pa.Table, types: Ints, at_ms: int) -> Claims:
-        """What targets of `CLIENTS` owe at an instant of steady time: see `QuotaEngine.claims_by_name`."""
+    def claims(self, clients: pa.Table, types: Ints, at_ms: int) -> tuple[Evaluation, Claims]:
+        """The facts and what targets of `CLIENTS` owe at an instant of steady time: `QuotaEngine.claims_by_name`."""
         with self._lock:
-            return self._engine.claims_by_name(clients, types, self._evaluated_at_ms(np.full(len(types), at_ms)))
+            evaluation = replace(self._last, evaluated_at_ms=int(self._evaluated_at_ms(np.array(at_ms))))
+            return evaluation, self._engine.claims_by_name(clients, types, evaluation.evaluated_at_ms)
 
     def keys_of(self, clients: pa.Table, types: Ints) -> Pair:
         """The keys of targets by their names: see `QuotaEngine.keys_of`."""

@@ -236,7 +236,8 @@ class ThrottlePurgatory:
         keys = self._decider.keys_of(names, throttles.quota_type)
         _, first = np.unique(keys[0], return_index=True)
         first = first[~self._ledger.running(some_of(keys, first)).is_held]
-        claims = self._decider.claims(names, throttles.quota_type, now.steady_ms).take(first)
+        evaluation, claims = self._decider.claims(names, throttles.quota_type, now.steady_ms)
+        claims = claims.take(first)
         slicing = self._slicing
         slices_ms = slicing.slices_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
         owes = claims.owed_ms >= slicing.min_hold_ms
@@ -244,7 +245,7 @@ class ThrottlePurgatory:
         ids, holds = self._ledger.decision_ids(clients[news]), np.ones(len(news), np.bool_)
         targets = some_of(keys, news), names.take(pa.array(news))
         publications = self._publications(targets, claims, holds, slices_ms, ids, {"cause": "quota_changed"})
-        return self._publish(publications, self._decider.last, np.full(len(news), now.steady_ms), now)
+        return self._publish(publications, evaluation, np.full(len(news), now.steady_ms), now)
 
     def _publications(
         self,

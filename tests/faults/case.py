@@ -264,7 +264,7 @@ class Held:
             then the look must have renewed it.
         nearest_ms: How much more was owed than was left, at the one of these instants at which that was least.
         nearest_at: Which instant that was.
-        freed_by_edit: Batches in a row after which an edit should have let it go.
+        freed_by_edit: Batches after which an edit should have let it go, or changed whom it holds.
         taken_up_until_ms: When it ends since a driver has taken it up whose clock had been set; None without one.
         starts_seen: How many starts of a driver are taken account of.
     """

@@ -175,9 +175,13 @@ def _check_whom(case: Case, kind: str, name: str, row: Row) -> None:
     versions = case.books.versions(row["quota_version"], max(case.newest_version, row["quota_version"]))
     sensor = row["sensor_user"], row["sensor_client_id"]
     excepted = [case.books.excepted_of(row["quota_type"], sensor, one) for one in versions]
-    stored = None if row["except_client_ids"] is None else tuple(row["except_client_ids"])
+    stored = _excepted_in(row)
     is_right = row["action"] == "release" or stored in excepted
     case.verdict.deny(kind, not is_right, f"{name}: exceptions must be one of {excepted}; got {stored}")
+
+
+def _excepted_in(row: Row) -> tuple[str, ...] | None:
+    return None if row["except_client_ids"] is None else tuple(row["except_client_ids"])
 
 
 def extends(throttle_time_ms: int, written: int, end_ms: int, min_hold_ms: int) -> bool:
@@ -402,7 +406,7 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
 
 
 def _check_edits(case: Case, reign: Reign) -> None:
-    """An edit lets go who owes nothing any more, unless the throttle ends right away."""
+    """An edit lets go who owes nothing any more, and changes whom a throttle holds, unless it ends right away."""
     version = reign.batch.quota_version
     for held in case.held.values():
         if held.row["quota_version"] >= version:
@@ -410,9 +414,13 @@ def _check_edits(case: Case, reign: Reign) -> None:
         at_ms = reign.begin_ms
         is_long = held.end_ms - at_ms > case.rules.min_hold_ms + case.rules.clock_slack_ms
         is_free = is_long and case.is_touched(held, version) and not case.bound_fell(held.row, version)
-        if is_free and not most_ms(case.books.owed(held.row, reign.batch.evaluated_at_ms, version)):
+        owes_nothing = is_free and not most_ms(case.books.owed(held.row, reign.batch.evaluated_at_ms, version))
+        *_, excepted = case.books.standing(held.row, held.row["quota_type"], version)
+        holds_others = is_long and excepted != _excepted_in(held.row)
+        if owes_nothing or holds_others:
             held.freed_by_edit += 1
         if held.freed_by_edit == _BATCHES_TO_SETTLE:
-            text = f"{Target.of(held.row)} owes nothing under quotas v{version} and is still held"
+            why = f"except {excepted}" if holds_others else "owes nothing"
+            text = f"{Target.of(held.row)}, {why} under quotas v{version}, is held as before"
             case.verdict.tell("edits", "lost", text)
             held.freed_by_edit += 1

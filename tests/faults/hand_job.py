@@ -51,6 +51,7 @@ from pipeline.throttle.assembly import Ports, assemble
 from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import Marker
 from pipeline.throttle.shapes import CLIENTS, bounds_of, int64s, levels_of, types_of
+from quota.entity import DEFAULT
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
@@ -527,6 +528,7 @@ def live(load: Load) -> None:
     _steps(load, 2)
     _start_when_throttles_have_ended(load)
     _set_clocks_back(load)
+    _give_clients_sensors_of_their_own(load)
     _edit_during_a_batch(load, lambda: load.edit(1.0))
     _steps(load, 3)
     _owe_little(load)
@@ -586,6 +588,23 @@ def _set_clocks_back(load: Load) -> None:
         job.set_clocks(-5_000, -5_000)
         start()
         _steps(load, 12)
+
+
+def _give_clients_sensors_of_their_own(load: Load) -> None:
+    """Rows of client-ids come and go while their users are held: exceptions change, clients are held one by one."""
+    job = load.job
+    half: dict[str, Any] = {name: rate / 2 for name, rate in RATES.items()}
+    edits = (
+        [QuotaChange("offender-1", "app", half), QuotaChange("offender-2", "etl", half)],
+        [QuotaChange("offender-2", "web", {"mode": "exempt"})],
+        [QuotaChange("offender-3", DEFAULT, half)],
+        [QuotaChange("offender-3", DEFAULT, remove=True), QuotaChange("offender-2", "web", remove=True)],
+    )
+    for changes in edits:
+        job.send(*_burst(job.clock.wall_ms))
+        _steps(load, 2)
+        job.quota_table.alter(changes, _AUDIT)
+        _steps(load, 6)
 
 
 def _edit_during_a_batch(load: Load, edit: Callable[[], None]) -> None:

@@ -23,6 +23,8 @@ from pipeline.throttle.publisher import DeltaOutbox
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
 from pipeline.throttle.shapes import Publications
 from quota import decisions
+from quota.decisions import Asked
+from quota.engine import QuotaEngine
 from quota.rates import MAX_DEBT_BURSTS, SampleWindows, TokenBuckets
 from quota.sensors import BatchInstant
 from quota.throttle_time import Slicing
@@ -144,6 +146,15 @@ def _later(check: Change, this: Any, throttles: Any, keys: Any, names: Any, at_m
     return check(this, throttles, keys, names, at_ms + 700)
 
 
+def _with_client_ids(targets: Change, this: Any) -> Any:
+    return _with(targets(this), "client_id", [one or "" for one in targets(this)["client_id"].to_pylist()])
+
+
+def _without_clients(stored: Change, this: Any) -> Any:
+    rows = stored(this)
+    return rows.filter(pc.or_kleene(pc.is_null(rows["client_id"]), rows["asks_hold"]))
+
+
 def _until_wall_clock(left_ms: Change, rows: pa.Table, *others: Any) -> Any:
     return left_ms(_with(rows, "throttle_time_ms", [10**9] * rows.num_rows), *others)
 
@@ -197,6 +208,18 @@ MUTATIONS: Final = {
     "decisions name a wrong quota version": Mutation(job_tables, "conform", _with_next_version, "decisions: different"),
     "the wrong decision asks for a hold": Mutation(
         decisions, "_asking", lambda asking, *arguments: np.roll(asking(*arguments), 1), "decisions: different"
+    ),
+    "the throttle of a user holds its client without a client-id": Mutation(
+        Asked, "targets", _with_client_ids, "begins: different"
+    ),
+    "a hold of a user has no exceptions": Mutation(
+        QuotaEngine,
+        "except_client_ids",
+        lambda excepted, this, user, quota_type: excepted(this, user, quota_type) and (),
+        "edits: lost",
+    ),
+    "the clients of a sensor are not recorded": Mutation(
+        decisions.Decisions, "stored", _without_clients, "decisions: lost"
     ),
     "a hold that is asked for is not published": Mutation(
         purgatory,

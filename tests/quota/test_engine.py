@@ -25,7 +25,9 @@ from tests.quota.model import DEFAULT, TYPES, ScalarModel
 START_MS = 1_700_000_000_000
 USERS = ["a", "b", "zoë", "a-user-of-more-than-16-bytes"]
 CLIENTS = ["", "c", "d", "client-0123456789-0123456789", DEFAULT]
-ENTITIES = [{"broker_id": broker, "user": u, "client_id": c} for broker in ("1", "2") for u in USERS for c in CLIENTS]
+ENTITIES: list[dict[str, Any]] = [
+    {"broker_id": broker, "user": u, "client_id": c} for broker in ("1", "2") for u in USERS for c in CLIENTS
+]
 SCOPES: tuple[Scope, ...] = ("cluster", "broker")
 MODES: tuple[Literal["enforce", "shadow"], ...] = ("enforce", "enforce", "enforce", "shadow")
 # Bounds and usage are close to each other, so that some rates are above the bound and buckets have levels in between.

@@ -117,6 +117,18 @@ def test_the_shadow_holds_a_client_for_the_share_that_leaves_it_its_quota(tenths
     assert [(one.user, one.client_id, one.bound) for one in found] == ([("alice", "etl", BOUND)] if share else [])
 
 
+def test_the_shadow_holds_all_client_ids_of_a_user_but_those_with_a_sensor_of_their_own() -> None:
+    own = quota_row("alice", "web", consumer_byte_rate=100.0 * BOUND)
+    seen = observation(quotas(quota_row("alice", consumer_byte_rate=float(BOUND)), own))
+    send(seen, {("1", "alice", "etl"): {"fetched_bytes": 40 * BOUND}}, 0, 1)
+    send(seen, {("1", "alice", name): {"fetched_bytes": 1} for name in ("new", "web")}, 1, 20)
+    found = findings_of(seen.figures()).would_be_held
+    assert {(one.client_id, one.quota_type, one.held_seconds > 10) for one in found} == {
+        ("etl", "consumer_byte_rate", True),
+        ("new", "consumer_byte_rate", True),
+    }
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "is_found"), [(BOUND - 1, False), (BOUND, False), (BOUND + 1, True), (3 * BOUND, True)]
 )

@@ -103,11 +103,13 @@ def test_when_a_users_default_client_id_goes_the_user_is_held_before_its_clients
     assert [record.action for record in held_alone] == ["release"], "no client of it is in its sensor any more"
     loop.batch(alice=60_000)
     before = len(loop.records)
+    loop.clock.advance(300)
     assert loop.edit(rows[0]) == 2
     assert [(record.client_id, record.action) for record in loop.records[before:]] == [
         (None, "throttle"),
         ("c", "release"),
     ]
+    assert {row["evaluated_at_ms"] for row in loop.outbox.rows[before:]} == {loop.clock.steady_ms}
     assert len(loop.purgatory) == 1
 
 
