@@ -114,7 +114,7 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
 def claims_by_key_are_those_by_name(engine: QuotaEngine, look_ms: int) -> None:
     users = [{**entity, "client_id": None} for entity in ENTITIES if not entity["client_id"]]
     rows = [(target, quota_type) for target in (*ENTITIES, *users) for quota_type in range(len(TYPES))]
-    broker = {} if engine.scope == "broker" else {"broker_id": ""}
+    broker: dict[str, Any] = {} if engine.scope == "broker" else {"broker_id": ""}
     targets, types = table([{**target, **broker} for target, _ in rows]), np.array([number for _, number in rows])
     by_key, is_known = engine.claims(engine.keys_of(targets, types), types, look_ms)
     by_name = engine.claims_by_name(targets, types, look_ms)

@@ -74,7 +74,7 @@ def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mecha
 
     with Gate.connect(access.bootstrap_servers, topic=topic, options=access.client_options()) as gate:
         assert gate.wait_until_caught_up(int(PATIENCE_SECONDS * 1_000))
-        throttled = gate.throttle_of(mechanism, record.client_id)
+        throttled = gate.throttle_of(mechanism, record.client_id or "")
         assert throttled is not None
         assert throttled.record.throttled_until_ms == record.throttled_until_ms
 
