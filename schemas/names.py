@@ -28,26 +28,3 @@ class ClientKey(NamedTuple):
     def of(cls, row: Mapping[str, Any]) -> "ClientKey":
         """The client of a row with these columns."""
         return cls(row["broker_id"], row["user"], row["client_id"])
-
-
-class Target(NamedTuple):
-    """Whom a throttle holds.
-
-    It is a client, for whichever quota type asks for the longest wait; then `quota_type` is None. Or it is a user, with
-    all its client-ids but those that the record excepts; then `client_id` is None, and each quota type has a hold.
-    """
-
-    broker_id: str
-    user: str
-    client_id: str | None
-    quota_type: str | None
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> "Target":
-        """The target of a record or a row with these columns."""
-        of_user = row["client_id"] is None
-        return cls(row["broker_id"], row["user"], row["client_id"], row["quota_type"] if of_user else None)
-
-    def __str__(self) -> str:
-        """Its name for people."""
-        return f"{self.user}/*" if self.client_id is None else f"{self.user}/{self.client_id}"

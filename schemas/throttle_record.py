@@ -14,7 +14,6 @@ from pydantic_core import to_json
 
 from schemas import columns as c
 from schemas.errors import UnreadableRecord
-from schemas.names import Target
 
 Action = Annotated[Literal["throttle", "release"], c.Unit("action")]
 Cause = Annotated[
@@ -35,6 +34,29 @@ _KEY: Final = ("cluster", "broker_id", "user", "client_id")
 
 _CLIENT_ID: Final = "The client-id. Null: the throttle holds all client-ids of the user but `except_client_ids`."
 _EXCEPT: Final = "The client-ids that a throttle of all client-ids does not hold; null for the throttle of one client."
+
+
+class Target(NamedTuple):
+    """Whom a throttle holds.
+
+    It is a client, for whichever quota type asks for the longest wait; then `quota_type` is None. Or it is a user, with
+    all its client-ids but those that the record excepts; then `client_id` is None, and each quota type has a hold.
+    """
+
+    broker_id: str
+    user: str
+    client_id: str | None
+    quota_type: str | None
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Target":
+        """The target of a record or a row with these columns."""
+        of_user = row["client_id"] is None
+        return cls(row["broker_id"], row["user"], row["client_id"], row["quota_type"] if of_user else None)
+
+    def __str__(self) -> str:
+        """Its name for people."""
+        return f"{self.user}/*" if self.client_id is None else f"{self.user}/{self.client_id}"
 
 
 class ThrottleRecord(BaseModel):

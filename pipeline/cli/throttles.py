@@ -38,8 +38,8 @@ from pipeline.errors import NotFound, UsageError
 from pipeline.log import set_up_logging
 from pipeline.settings.model import Settings
 from quota.units import rate_text
-from schemas.names import THROTTLE_TOPIC, Target
-from schemas.throttle_record import ThrottleRecord, verb
+from schemas.names import THROTTLE_TOPIC
+from schemas.throttle_record import Target, ThrottleRecord, verb
 
 if TYPE_CHECKING:
     from pipeline.gate.follower import ThrottleTail

@@ -32,8 +32,7 @@ from quota.effective import Effective, effective, resolved
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
-from schemas.names import Target
-from schemas.throttle_record import counts, verb, written_ms
+from schemas.throttle_record import Target, counts, verb, written_ms
 
 SEE: Final = "see docs/dashboard.md"
 RANGES: Final = {"15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "24h": 86_400_000, "7d": 604_800_000}

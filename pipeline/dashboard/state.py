@@ -13,8 +13,7 @@ from pipeline.process import activity_of, ahead_ms
 from pipeline.tables.rates import NEAR
 from pipeline.tables.throttles import Held, count_text
 from quota.units import age_text, rate_text
-from schemas.names import Target
-from schemas.throttle_record import verb, written_ms
+from schemas.throttle_record import Target, verb, written_ms
 
 _LOW: Final = 0.05
 _STEADY: Final = 0.1

@@ -20,8 +20,7 @@ from pipeline.cluster.acls import Acl, PermissionMissing
 from pipeline.cluster.connecting import open_client, permission_missing
 from pipeline.errors import PipelineError, first_line
 from schemas.errors import UnreadableRecord
-from schemas.names import Target
-from schemas.throttle_record import ThrottleRecord
+from schemas.throttle_record import Target, ThrottleRecord
 
 # The reader: from the start of the topic, committed records only, with partitions that are added later.
 

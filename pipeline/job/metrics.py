@@ -24,8 +24,7 @@ from pipeline.throttle.shapes import CLIENTS
 from pipeline.web import ReadAtScrape, new_registry
 from quota.current_rates import COLUMNS
 from quota.entity import QUOTA_TYPES
-from schemas.names import Target
-from schemas.throttle_record import Verb, verb_of
+from schemas.throttle_record import Target, Verb, verb_of
 
 log = logging.getLogger(__name__)
 

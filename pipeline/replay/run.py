@@ -16,8 +16,8 @@ from quota.arrays import Ids, Ints
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from quota.usage import KeyIndex, Pair
-from schemas.names import ClientKey, Target
-from schemas.throttle_record import holds
+from schemas.names import ClientKey
+from schemas.throttle_record import Target, holds
 
 Progress = Callable[[int, int], None]
 """Called with how many slices are done and how many there are."""

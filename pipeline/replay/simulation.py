@@ -18,8 +18,8 @@ from pipeline.throttle.shapes import Ints, Publications
 from quota.engine import Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.names import ClientKey, Target
-from schemas.throttle_record import BATCH_CAUSES, holds, written_ms
+from schemas.names import ClientKey
+from schemas.throttle_record import BATCH_CAUSES, Target, holds, written_ms
 from schemas.usage import UsageEvent
 
 _BYTES: Final = ("produced_bytes", "fetched_bytes")

@@ -22,8 +22,7 @@ from pipeline.tables.throttles import (
 )
 from quota.entity import label
 from quota.units import against_bound, rate_text, rate_unit
-from schemas.names import Target
-from schemas.throttle_record import verb, written_ms
+from schemas.throttle_record import Target, verb, written_ms
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings

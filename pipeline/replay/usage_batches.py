@@ -17,8 +17,8 @@ from quota.entity import REQUEST
 from quota.replay import EpochSpan, Evaluation, in_batches
 from quota.usage import Usage
 from schemas.arrow import arrow_schema
-from schemas.names import ClientKey, Target
-from schemas.throttle_record import ThrottleEventRow
+from schemas.names import ClientKey
+from schemas.throttle_record import Target, ThrottleEventRow
 
 if TYPE_CHECKING:
     from pipeline.replay.request import ReplayRequest

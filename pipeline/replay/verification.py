@@ -32,9 +32,8 @@ from quota.replay import (
     evaluation_of,
 )
 from schemas.arrow import arrow_schema
-from schemas.names import Target
 from schemas.rows import DecisionRow
-from schemas.throttle_record import BATCH_CAUSES
+from schemas.throttle_record import BATCH_CAUSES, Target
 
 _DERIVED: Final = frozenset({"evaluated_at", "date"})
 _ROWS: Final = pa.schema([field.remove_metadata() for field in arrow_schema(DecisionRow) if field.name not in _DERIVED])

@@ -28,7 +28,7 @@ class BatchFacts:
         clamped_count: Events whose time was set back to their append time or to the driver's clock.
         ignored_count: Null values and empty arrays.
         dead_count: Elements and records that were refused, including those that `dead_letters` only counts.
-        folded_count: Events of client-ids beyond the limit of new ones: see `quota.new_names`.
+        folded_count: Events of client-ids beyond the limit of new ones: see `pipeline.stream.usage_columns`.
     """
 
     evaluation: Evaluation

@@ -34,12 +34,18 @@ from pipeline.stream.collect import Collector
 from pipeline.stream.dead_letters import causes_of
 from pipeline.stream.job_tables import JobTables, Outcome
 from pipeline.stream.recovery import Recovered
-from pipeline.stream.usage_columns import ClockWarning, CollectedBatch, fold_clients, limit_event_times
+from pipeline.stream.usage_columns import (
+    MOST_NEW_NAMES,
+    ClockWarning,
+    CollectedBatch,
+    NewNames,
+    fold_clients,
+    limit_event_times,
+)
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from quota.entity import OTHER
-from quota.new_names import MOST_NEW_NAMES, NewNames
 from quota.replay import Evaluation, begins_time_epoch
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

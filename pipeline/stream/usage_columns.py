@@ -22,7 +22,9 @@ import pyarrow.compute as pc
 from pydantic.fields import FieldInfo
 
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letter_rows, merge_letters
-from quota.entity import OTHER
+from quota.entity import DEFAULT, OTHER
+from quota.snapshot import Quota, QuotaSnapshot
+from quota.usage import EntityNames, KeyIndex, Seeds, some_of
 from schemas.columns import columns
 from schemas.usage import UsageEvent
 
@@ -367,6 +369,64 @@ def limit_event_times(
         ),
         EventsAhead(pc.sum(limited["clamped_count"]).as_py(), newest_ms - limit_ms, **names),
     )
+
+
+# Client-ids that a user makes up. Every client-id takes memory, rows and sensors, and a client chooses its own. So the
+# new ones of a user beyond `MOST_NEW_NAMES` in an hour count as one client, `OTHER`. Their usage is not lost: in a
+# sensor of the user it is charged as before; at a level that gives each client-id its own sensor, they share one.
+
+MOST_NEW_NAMES: Final = 1_000
+"""The most client-ids of a user that are new within an hour."""
+_HOUR_MS: Final = 3_600_000
+
+
+class NewNames:
+    """The clients that were seen in this hour and the one before, and how many of each user were new. For one thread.
+
+    A new process knows no names: then each user has `MOST_NEW_NAMES` again, beyond those that use the cluster on.
+    """
+
+    def __init__(self) -> None:
+        self._seeds = Seeds.draw()
+        self._seen, self._seen_before = KeyIndex(), KeyIndex()
+        self._begun_ms: int | None = None
+        self._new_of: dict[str, int] = {}
+        self._quotas: tuple[Quota, ...] = ()
+        self._with_row: frozenset[tuple[str, str]] = frozenset()
+
+    def too_many(self, clients: pa.Table, quotas: QuotaSnapshot, now_ms: int) -> npt.NDArray[np.bool_]:
+        """Which clients are beyond the limit, in the order of the rows, bool[n].
+
+        Args:
+            clients: columns user and client_id; a client may be there more than once.
+            quotas: a client with a row of its own is never beyond it, whether the row names its user, the default user,
+                or none.
+            now_ms: of a clock that is never set back.
+        """
+        if self._begun_ms is None or now_ms - self._begun_ms >= _HOUR_MS:
+            self._seen, self._seen_before, self._begun_ms, self._new_of = KeyIndex(), self._seen, now_ms, {}
+        keys = EntityNames(clients, has_brokers=False).hashed(self._seeds).entity_keys()
+        found: npt.NDArray[np.bool_] = self._seen.find(keys) < 0
+        rows = np.flatnonzero(found)
+        if not len(rows):
+            return found
+        again = rows[self._seen_before.find(some_of(keys, rows)) >= 0]
+        self._seen.add(some_of(keys, again))
+        rows = np.setdiff1d(rows, again)
+        _, first = np.unique(keys[0][rows], return_index=True)
+        names = clients.select(["user", "client_id"]).take(pa.array(rows[np.sort(first)])).to_pylist()
+        taken = [row for row, one in zip(rows[np.sort(first)], names, strict=True) if self._takes(**one, quotas=quotas)]
+        self._seen.add(some_of(keys, np.array(taken, np.int64)))
+        return np.asarray(self._seen.find(keys) < 0, np.bool_)
+
+    def _takes(self, user: str, client_id: str, quotas: QuotaSnapshot) -> bool:
+        if self._quotas is not quotas.quotas:
+            self._quotas = quotas.quotas
+            self._with_row = frozenset((one.user, one.client_id) for one in quotas.quotas if one.client_id)
+        if any((part, client_id) in self._with_row for part in (user, DEFAULT, "")):
+            return True
+        self._new_of[user] = self._new_of.get(user, 0) + 1
+        return self._new_of[user] <= MOST_NEW_NAMES
 
 
 def fold_clients(batch: CollectedBatch, is_folded: npt.NDArray[np.bool_]) -> CollectedBatch:

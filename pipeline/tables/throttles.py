@@ -20,9 +20,8 @@ from pipeline.tables.quotas.table import QuotaTable
 from quota.effective import resolved
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from quota.throttle_time import SOON, TIMES_SOON
-from schemas.names import Target
 from schemas.rows import DecisionRow
-from schemas.throttle_record import BATCH_CAUSES, ThrottleEventRow, counts, holds, written_ms
+from schemas.throttle_record import BATCH_CAUSES, Target, ThrottleEventRow, counts, holds, written_ms
 
 # Quota type -> the columns of `usage` whose sum it limits.
 _COLUMNS_OF: Final = (["produced_bytes"], ["fetched_bytes"], ["io_time_ns", "network_time_ns"])

@@ -8,8 +8,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import printable
 from quota.throttle_time import throttle_time_of
 from quota.units import against_bound, rate_text, rate_unit
-from schemas.names import Target
-from schemas.throttle_record import BATCH_CAUSES, SENSOR, ThrottleRecord, verb_of
+from schemas.throttle_record import BATCH_CAUSES, SENSOR, Target, ThrottleRecord, verb_of
 
 Row = Mapping[str, Any]
 """A record with the columns of `pipeline.throttle.shapes.WRITTEN`."""

@@ -27,8 +27,7 @@ from pipeline.tables.upkeep import clean, compact
 from quota.engine import QuotaEngine
 from quota.entity import Owners
 from quota.snapshot import QuotaSnapshot
-from schemas.names import Target
-from schemas.throttle_record import verb, written_ms
+from schemas.throttle_record import Target, verb, written_ms
 from tests.deploy.commands import DEPLOY
 from tests.pages.blocks import PAGES, blocks_of
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender

@@ -7,8 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from schemas.arrow import arrow_schema
-from schemas.names import Target
-from schemas.throttle_record import ThrottleEventRow
+from schemas.throttle_record import Target, ThrottleEventRow
 
 
 class MemoryOutbox:

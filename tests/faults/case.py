@@ -12,7 +12,7 @@ from functools import cached_property
 from math import inf
 from typing import Any, Final
 
-from schemas.names import Target
+from schemas.throttle_record import Target
 from tests.faults.evidence import Batch, Evidence, Quotas, Row
 from tests.faults.verdict import Rules, Verdict
 from tests.quota.model import DEFAULT, TYPES, ScalarModel, Sensor

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from schemas.names import Target
+from schemas.throttle_record import Target
 from tests.faults.case import Books
 from tests.faults.evidence import Batch, Evidence, Message, Row
 from tests.faults.usage_reading import SUMS, DeadLetter, Reading, limited, read

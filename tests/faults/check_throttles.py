@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from schemas.names import Target
-from schemas.throttle_record import BATCH_CAUSES
+from schemas.throttle_record import BATCH_CAUSES, Target
 from tests.faults.case import Case, Held, Reign, debt_ms, most_ms, written_ms
 from tests.faults.evidence import Row
 

@@ -18,7 +18,7 @@ from pipeline.settings.model import Settings
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from schemas.names import Target
+from schemas.throttle_record import Target
 from tests.faults.generator import RATES
 from tests.faults.stepped_clock import ClockHistory, SteppedClock
 from tests.faults.verdict import Rules

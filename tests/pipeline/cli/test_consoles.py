@@ -10,7 +10,8 @@ import pytest
 from pipeline.cli.demo_console import DemoConsole
 from pipeline.cli.services import MOST_LINES, log_throttles
 from pipeline.throttle.explain import line_with_command
-from schemas.names import ClientKey, Target
+from schemas.names import ClientKey
+from schemas.throttle_record import Target
 from tests.pipeline.throttle.factories import publications, violation
 from tests.pipeline.throttle.test_publisher import NOW
 

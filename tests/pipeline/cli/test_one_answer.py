@@ -19,7 +19,7 @@ from pipeline.failpoints import FAILPOINTS
 from pipeline.job.status import JobLock, signs_of
 from pipeline.settings.loading import load_settings
 from pipeline.tables.throttles import Held
-from schemas.names import Target
+from schemas.throttle_record import Target
 from tests.faults.hand_job import Load
 from tests.pipeline.cli.running import kquota
 

@@ -20,7 +20,8 @@ from pipeline.replay.report import (
 )
 from pipeline.replay.usage_batches import HeldTimes, Outcome, ReplayResult, Span, held_ms, held_spans
 from quota.replay import EpochSpan
-from schemas.names import ClientKey, Target
+from schemas.names import ClientKey
+from schemas.throttle_record import Target
 
 ALICE = ClientKey("", "alice", "etl")
 BOB = ClientKey("", "bob", "")

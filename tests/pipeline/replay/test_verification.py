@@ -12,7 +12,7 @@ from pipeline.replay.verification import Verification, verify, verify_decision
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
-from schemas.names import Target
+from schemas.throttle_record import Target
 from tests.faults.hand_job import HandJob
 from tests.pipeline.replay.kept import AUDIT, KeptJob
 from tests.quota.factories import usage_row

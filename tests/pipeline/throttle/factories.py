@@ -11,8 +11,8 @@ from pipeline.throttle.shapes import CLIENTS, Publications
 from quota.decisions import Asked, Claims
 from quota.entity import QUOTA_TYPES
 from quota.usage import EntityNames
-from schemas.names import ClientKey, Target
-from schemas.throttle_record import Action, Cause, ThrottleRecord
+from schemas.names import ClientKey
+from schemas.throttle_record import Action, Cause, Target, ThrottleRecord
 
 
 @dataclass(frozen=True, slots=True)

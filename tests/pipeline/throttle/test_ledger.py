@@ -13,7 +13,7 @@ from pipeline.throttle.ledger import ThrottleLedger
 from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.usage import Pair
-from schemas.names import Target
+from schemas.throttle_record import Target
 from tests.pipeline.throttle.factories import Reason, claims, clients, reason
 
 

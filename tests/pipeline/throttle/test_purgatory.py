@@ -12,7 +12,7 @@ from pipeline.throttle.publisher import Marker
 from pipeline.throttle.purgatory import RenewLead
 from quota.resolution import MOST_EXCEPTED
 from quota.snapshot import QuotaSnapshot
-from schemas.names import Target
+from schemas.throttle_record import Target
 from tests.pipeline.throttle.loop import CAP_MS, LEAD_MS, HandLoop, quota
 
 # alice may produce 1 000 B/s: 10 000 B in one instant are free, each 1 000 B more cost a second.

@@ -22,8 +22,7 @@ from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.throttle_by_minute import Records, ThrottleByMinute
 from schemas.arrow import arrow_schema
-from schemas.names import Target
-from schemas.throttle_record import ThrottleByMinuteRow
+from schemas.throttle_record import Target, ThrottleByMinuteRow
 from tests.pipeline.tables.event_table import EventTable
 from tests.pipeline.tables.rollups.rolled_usage import LostAnswers
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from quota.new_names import MOST_NEW_NAMES, NewNames
+from pipeline.stream.usage_columns import MOST_NEW_NAMES, NewNames
 from quota.snapshot import QuotaSnapshot
 
 NO_QUOTAS = QuotaSnapshot(0, ())
