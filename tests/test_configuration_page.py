@@ -38,7 +38,7 @@ def test_the_site_has_every_metric_that_an_alert_or_a_board_names() -> None:
 
 def test_the_site_has_every_failpoint_and_view() -> None:
     assert all(f"| `{name}` | {when} |" in with_tables("<!-- failpoints -->") for name, when in FAILPOINTS.items())
-    assert with_tables("<!-- views -->").count("\n| `") == 20
+    assert with_tables("<!-- views -->").count("\n| `") == 22
 
 
 def test_the_sample_is_a_settings_file_and_the_page_names_its_variables(tmp_path: Path) -> None:

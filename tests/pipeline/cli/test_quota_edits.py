@@ -272,18 +272,22 @@ def test_an_entity_is_named_in_every_spelling(flags: str, entity: tuple[str, str
 
 
 @pytest.mark.parametrize(
-    ("names", "client"),
+    ("names", "client", "held"),
     [
-        *(((*words.split(),), ("alice", "etl")) for words in ("alice etl", "alice --client-id etl", SPELLINGS[1][0])),
-        *((words, ("bob", "")) for words in (("bob", ""), ("--user", "bob", "--client-id", ""))),
+        *(
+            ((*words.split(),), ("alice", "etl"), "etl")
+            for words in ("alice etl", "alice --client-id etl", SPELLINGS[1][0])
+        ),
+        *((words, ("bob", ""), None) for words in (("bob", ""), ("--user", "bob", "--client-id", ""))),
     ],
 )
 def test_a_client_is_explained_and_resolved_in_every_spelling(
-    names: tuple[str, ...], client: tuple[str, str], decided: str
+    names: tuple[str, ...], client: tuple[str, str], held: str | None, decided: str
 ) -> None:
     (explained,) = answered(decided, "throttles", "explain", *names)
     (resolved,) = answered(decided, "quotas", "effective", *names)
-    assert [(one["user"], one["client_id"]) for one in (explained["decision"], resolved)] == [client] * 2
+    assert (resolved["user"], resolved["client_id"]) == client
+    assert (explained["decision"]["user"], explained["decision"]["client_id"]) == (client[0], held)
 
 
 def test_a_decision_is_found_by_a_client_id_alone(decided: str) -> None:
