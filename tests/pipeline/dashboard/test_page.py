@@ -326,7 +326,7 @@ def test_a_name_is_completed_and_a_client_without_usage_is_stated(page: Any, add
         "web / tracker-ios",
     ]
     page.get_by_test_id("find-client").fill("web / trackers")
-    page.keyboard.press("Enter")
+    page.get_by_test_id("find-client").press("Enter")
     page.get_by_test_id("never-seen").get_by_role("link", name="web / tracker", exact=True).wait_for()
 
 
