@@ -34,7 +34,7 @@ ANSWERS: Final = {
     "Why was alice throttled at 10:46 yesterday?": r"kquota throttles explain ID",
     "My consumer is slow: lag or throttle?": r"begins with why the client is held",
     "How small may a quota be?": r"Larger than one batch or one fetch",
-    "What does one throttle record look like, and how do I obey it in Go?": r"five rules",
+    "What does one throttle record look like, and how do I obey it in Go?": r"eight rules",
     "Which rights does each part need?": r"kquota topics check --acls",
     "Can two brokers give a client twice its quota, and what stops that?": r"all brokers one level",
     "How do I change 500 quotas from git?": r"kquota quotas apply -f",
