@@ -266,9 +266,9 @@ class Observation:
         if second == self._first:
             self._job.begin(at_ms)
         self._job.wait_until(at_ms)
-        holds = self._job.purgatory.held().to_pylist()
-        of_each = [self._numbers_held(row, row["except_client_ids"]) for row in holds]
-        for row, clients in zip(holds, of_each, strict=True):  # one that is new owed nothing when its user was held
+        running = self._job.purgatory.held().to_pylist()
+        of_each = [self._numbers_held(row, row["except_client_ids"]) for row in running]
+        for row, clients in zip(running, of_each, strict=True):  # one that is new owed nothing when its user was held
             new = clients[self._per_client[_OWED, clients] == 0]
             self._per_client[_OWED_TYPE, new] = QUOTA_TYPES.index(row["quota_type"])
         held = np.unique(np.concatenate([np.zeros(0, np.int64), *of_each]))

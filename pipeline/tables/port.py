@@ -97,7 +97,7 @@ class Instant(NamedTuple):
 
 HELD_TYPE: Final = "held_type"
 TARGET: Final = ("cluster", "broker_id", "user", "client_id", HELD_TYPE)
-"""Keys of `throttle_events`: whom a record holds (`schemas.names.Target`).
+"""Keys of `throttle_events`: whom a record holds (`schemas.throttle_record.Target`).
 
 `HELD_TYPE` is no column: it is the quota type of a record that holds a user, null for the record of a client.
 """
