@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quota.arrays import Flags, Floats, Ids, Ints
+from quota.decisions import rank_in
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.rates import PERCENT_PER_NS
 from quota.usage import BLOCK_ROWS
@@ -204,7 +205,7 @@ def _bounded_rows(found: pa.Table, used: ClientUsage, now_ms: int, held: pa.Tabl
     share = found["observed"].to_numpy() / found["bound"].to_numpy()
 
     by_share = np.argsort(-share[first], kind="stable")
-    shown = ~is_pair & (_rank_in(sensor, -own_rate) < MOST_CLIENTS)
+    shown = ~is_pair & (rank_in(sensor, -own_rate) < MOST_CLIENTS)
     rows_of = 1 + np.bincount(sensor, shown, len(first)).astype(np.int64)
     by_share = by_share[np.cumsum(rows_of[by_share]) <= MOST_ROWS]
 
@@ -289,16 +290,6 @@ def _numbered(tables: Sequence[pa.Table], names: Sequence[str]) -> tuple[list[Id
 def _codes(values: pa.Array) -> Ids:
     """A number for each value, null too, in the order in which they first appear."""
     return np.asarray(values.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False), np.int64)
-
-
-def _rank_in(groups: Ids, keys: Floats) -> Ids:
-    """The rank of each row among those of its group, from 0, by its key."""
-    order = np.lexsort((keys, groups))
-    sizes = np.bincount(groups)
-    begins = np.cumsum(sizes) - sizes
-    rank = np.empty(len(groups), np.int64)
-    rank[order] = np.arange(len(groups)) - np.repeat(begins, sizes)
-    return rank
 
 
 def _types(found: pa.Table) -> Ids:

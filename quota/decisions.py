@@ -241,14 +241,10 @@ class Decisions:
         sensor = sensor.ravel()
         _, _, client_id = self.names.take(found.rows[whole])
         by_name = np.argsort(pc.sort_indices(client_id).to_numpy())
-        rank = np.lexsort((by_name, -found.used[whole], sensor))
-        sizes = np.bincount(sensor)
-        place = np.empty(len(whole), np.int64)
-        place[rank] = np.arange(len(whole)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        shown = whole[place < MOST_CLIENTS]
+        shown = whole[rank_in(sensor, -found.used[whole], by_name) < MOST_CLIENTS]
         rows = np.concatenate([alone, whole[first], shown])
         is_sensor = np.repeat([False, True, False], [len(alone), len(first), len(shown)])
-        more = np.concatenate([alone * 0, np.maximum(sizes - MOST_CLIENTS, 0), shown * 0])
+        more = np.concatenate([alone * 0, np.maximum(np.bincount(sensor) - MOST_CLIENTS, 0), shown * 0])
         return _rows(self.judged, self.names, rows, is_sensor, more)
 
 
@@ -292,6 +288,16 @@ def _asking(found: Violations, capped_ms: Ints) -> Flags:
     is_first = np.append(True, found.entities[in_order[1:]] != found.entities[in_order[:-1]])[: len(in_order)]
     asks[in_order[~is_first]] = False
     return asks
+
+
+def rank_in(groups: Ids, *keys: Floats | Ids) -> Ids:
+    """The rank of each row among those of its group, from 0, by its keys; the first key decides first."""
+    order = np.lexsort((*reversed(keys), groups))
+    sizes = np.bincount(groups)
+    begins = np.cumsum(sizes) - sizes
+    rank = np.empty(len(groups), np.int64)
+    rank[order] = np.arange(len(groups)) - np.repeat(begins, sizes)
+    return rank
 
 
 def names_of(words: tuple[str, ...], codes: Ints) -> pa.Array:

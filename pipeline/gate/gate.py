@@ -271,7 +271,7 @@ class Gate:
             self._waiting_room.leave(caller)
 
     def throttle_of(self, user: str, client_id: str = "", broker_id: str = "") -> Throttled | None:
-        """Of the running throttles that hold the client the one that ends last; None if it may pass. Does not wait."""
+        """The running throttle that holds the client longest; None if the client may pass. This does not wait."""
         lease = self._waiting_room.lease(ClientKey(broker_id, user, client_id))
         return None if lease is None else self._throttled(lease)
 

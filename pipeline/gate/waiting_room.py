@@ -90,7 +90,7 @@ class ThrottleState:
         return list(forgotten)
 
     def lease_of(self, client: ClientKey) -> Lease | None:
-        """Of all throttles that hold a client the one that ends last, which may have ended; None if there is none.
+        """The throttle that holds a client longest; it may have ended already. None if no throttle holds the client.
 
         They are its own and those of its user that do not except it: the whole cluster's, and with a broker also that
         broker's. It runs for every waiting caller, so it is quick.
@@ -484,7 +484,7 @@ class WaitingRoom:
         self._purgatory.wake()
 
     def lease(self, client: ClientKey) -> Lease | None:
-        """Of the running throttles that hold a client the one that ends last, on the steady clock; None for none."""
+        """The running throttle that holds a client longest, by the steady clock; None if no throttle holds it."""
         lease = self._state.lease_of(client)
         return None if self._closed or lease is None or lease.until_ms <= self.now_ms() else lease
 

@@ -232,7 +232,7 @@ class ClockSetBack(PipelineError):
 def _may_be_tried_again(failure: BaseException) -> bool:
     """Not when another driver has taken over, nor when settings or data forbid it: those do not pass by waiting.
 
-    Nor is it tried again when no Spark master answers, because there is no session then.
+    When no Spark master answers there is no session, so it is not tried again either.
     """
     is_refused = isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5}
     return not (is_refused or isinstance(failure, MasterUnreachable))

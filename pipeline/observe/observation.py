@@ -277,9 +277,10 @@ class Observation:
         if not rows.num_rows:
             return
         asked = self._job.decide(rows, Evaluation("", second, at_ms, -1)).violations
-        users = np.where(asked.holds_user, asked.targets()["user"].to_numpy(), "")
+        targets = asked.targets()
+        users = np.where(asked.holds_user, targets["user"].to_numpy(), "")
         excepted = self._job.decider.except_client_ids(users, asked.claims.quota_type)
-        wanted = zip(asked.targets().to_pylist(), excepted, asked.claims.owed_ms, asked.claims.quota_type, strict=True)
+        wanted = zip(targets.to_pylist(), excepted, asked.claims.owed_ms, asked.claims.quota_type, strict=True)
         for target, client_ids, owed_ms, quota_type in wanted:
             clients = self._numbers_held(target, client_ids)
             longer = clients[owed_ms > self._per_client[_OWED, clients]]

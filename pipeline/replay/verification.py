@@ -16,9 +16,9 @@ from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import Condition
 from pipeline.tables.reading import TimeSlices, read_table, split_range
-from pipeline.throttle.assembly import Rehearsal, new_engine
+from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.decider import Decider
-from quota.engine import QuotaEngine, Scope
+from quota.engine import Scope
 from quota.entity import QUOTA_TYPES
 from quota.replay import (
     KEY,
@@ -31,6 +31,7 @@ from quota.replay import (
     differences,
     evaluation_of,
 )
+from quota.resolution import ClientsApart
 from schemas.arrow import arrow_schema
 from schemas.rows import DecisionRow
 from schemas.throttle_record import BATCH_CAUSES, Target
@@ -199,7 +200,7 @@ def verify(
     if not within:
         raise usage_not_kept(usage.uri)
     parts = split_by_settings(within, known)
-    result, excepted_at = Verification(parts[0].first_ms, parts[-1].last_ms), _exceptions(scope, snapshot_at)
+    result, excepted_at = Verification(parts[0].first_ms, parts[-1].last_ms), _exceptions(snapshot_at)
     whole_ms = sum(part.last_ms - part.begin_ms for part in parts)
     done_ms = 0
     for part in parts:
@@ -293,17 +294,15 @@ def _rows_of(
 
 
 ExceptedAt = Callable[[int, str, int], Collection[str] | None]
-"""By version of the quotas, user and quota type: `QuotaEngine.except_client_ids`."""
+"""By version of the quotas, user and quota type: `ClientsApart.of`."""
 
 
-def _exceptions(scope: Scope, snapshot_at: SnapshotAt) -> ExceptedAt:
-    @lru_cache(maxsize=4)
-    def engine_at(version: int) -> QuotaEngine:
-        engine = new_engine(EngineSettings(), scope)
-        engine.load_quotas(snapshot_at(version))
-        return engine
+def _exceptions(snapshot_at: SnapshotAt) -> ExceptedAt:
+    @lru_cache(maxsize=12)
+    def apart_at(version: int, quota_type: int) -> ClientsApart:
+        return ClientsApart(snapshot_at(version).quotas, quota_type)
 
-    return lambda version, user, quota_type: engine_at(version).except_client_ids(user, quota_type)
+    return lambda version, user, quota_type: apart_at(version, quota_type).of(user)
 
 
 _RECORD: Final = (

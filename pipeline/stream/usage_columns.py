@@ -414,8 +414,9 @@ class NewNames:
         self._seen.add(some_of(keys, again))
         rows = np.setdiff1d(rows, again)
         _, first = np.unique(keys[0][rows], return_index=True)
-        names = clients.select(["user", "client_id"]).take(pa.array(rows[np.sort(first)])).to_pylist()
-        taken = [row for row, one in zip(rows[np.sort(first)], names, strict=True) if self._takes(**one, quotas=quotas)]
+        rows = rows[np.sort(first)]
+        names = clients.select(["user", "client_id"]).take(pa.array(rows)).to_pylist()
+        taken = [row for row, one in zip(rows, names, strict=True) if self._takes(**one, quotas=quotas)]
         self._seen.add(some_of(keys, np.array(taken, np.int64)))
         return np.asarray(self._seen.find(keys) < 0, np.bool_)
 

@@ -99,7 +99,8 @@ HELD_TYPE: Final = "held_type"
 TARGET: Final = ("cluster", "broker_id", "user", "client_id", HELD_TYPE)
 """Keys of `throttle_events`: whom a record holds (`schemas.throttle_record.Target`).
 
-`HELD_TYPE` is no column: it is the quota type of a record that holds a user, null for the record of a client.
+`HELD_TYPE` is not a column of the table. It is computed: the quota type of a record that holds a user, and null for
+the record of a client.
 """
 
 

@@ -95,7 +95,7 @@ class InForce:
         return is_other
 
     def is_other_target(self, are_users: Flags) -> Flags:
-        """Of which sensors a throttle holds another target now: the user in place of a client, or the reverse."""
+        """Which throttles must hold another target now: the user in place of a client, or clients one by one."""
         is_other: Flags = are_users != holds_users(self.excepted)
         return is_other
 
@@ -220,7 +220,7 @@ class Decider:
         with self._lock:
             return self._engine.resolve(clients)
 
-    def in_force(self, clients: pa.Table, types: Ints) -> "InForce":
+    def in_force(self, clients: pa.Table, types: Ints) -> InForce:
         """The quotas in force for targets of `CLIENTS`, and whom a throttle of their sensors holds."""
         own = rows_of_types(self.resolve(clients), types)
         is_enforced = pc.fill_null(pc.equal(own["mode"], "enforce"), False).to_numpy()

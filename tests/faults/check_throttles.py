@@ -176,7 +176,7 @@ def _check_whom(case: Case, kind: str, name: str, row: Row) -> None:
     excepted = [case.books.excepted_of(row["quota_type"], sensor, one) for one in versions]
     stored = _excepted_in(row)
     is_right = row["action"] == "release" or stored in excepted
-    case.verdict.deny(kind, not is_right, f"{name}: exceptions must be one of {excepted}; got {stored}")
+    case.verdict.deny(kind, not is_right, f"{name}: the exceptions are {stored}, but should be one of {excepted}")
 
 
 def _excepted_in(row: Row) -> tuple[str, ...] | None:
