@@ -16,6 +16,7 @@ tables of a whole run into a page.
 import argparse
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -27,7 +28,7 @@ from bench.machine import arguments, machine_line
 from bench.pages import write_part
 from bench.peers.life import CaughtUp, Steady, catch_up, steady
 from bench.peers.messages import SHAPES, Backlog, Shape
-from bench.peers.report import Measured, catch_up_name, markdown, steady_name
+from bench.peers.report import Measured, catch_up_name, markdown, steady_name, tables_of
 from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerFailed, Place
 from bench.probe import probed
 from bench.stage import bound, staged
@@ -67,8 +68,7 @@ def main() -> None:
                 runs[name] = measure()
             except (PeerFailed, PipelineError) as failure:
                 runs[name] = str(failure)
-            failure_or_wrong = runs[name] if isinstance(runs[name], str) else getattr(runs[name], "wrong", "")
-            print(f"{name}: {failure_or_wrong or 'measured'}", flush=True)
+            print(f"\n{name}, {time.strftime('%H:%M:%S')}\n{tables_of({name: runs[name]})}", flush=True)
     about = (
         f"{machine_line()}, load average {os.getloadavg()[0]:.1f} at the end. Backlogs of {asked.events:,} events of "
         f"{asked.clients:,} clients, median of {asked.rounds} warm ones. Steady load: {asked.events_per_second:,} "

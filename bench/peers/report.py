@@ -31,10 +31,14 @@ def steady_name(peer: str) -> str:
 
 def markdown(runs: Measured, about: str) -> str:
     settings = table(["peer", "how it is set"], [[peer.name, peer.settings] for peer in PEERS])
-    tables = [*_catch_up(runs), *_steady(runs), *_probe(runs)]
+    return "\n\n".join([settings, about, tables_of(runs)])
+
+
+def tables_of(runs: Measured) -> str:
+    """The tables of the stages that were run, and why a stage has no figures."""
     failures = [f"* {name}: {run.splitlines()[0]}" for name, run in runs.items() if isinstance(run, str)]
     failures += [f"* {name}: wrong sums: {run.wrong}" for name, run in runs.items() if getattr(run, "wrong", "")]
-    return "\n\n".join([settings, about, *tables, *(["\n".join(failures)] if failures else [])])
+    return "\n\n".join([*_catch_up(runs), *_steady(runs), *_probe(runs), *failures])
 
 
 def _rows(runs: Measured, name_of: Callable[[str], str], cells: Callable[[Any], list[str]], width: int) -> list[str]:
