@@ -207,7 +207,6 @@ class Job:
             failure = run.failure()
             if failure is not None:
                 return failure
-            run.enlarge_batches()
             now = self._clock.now()
             highest_ms = max(highest_ms, _ahead_ms(now))
             set_back_ms = highest_ms - _ahead_ms(now)

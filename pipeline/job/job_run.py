@@ -42,7 +42,7 @@ from pipeline.stream.checkpoint import (
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RatesTable, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.query import BatchSize, UsageQuery, read_usage_topic
+from pipeline.stream.query import UsageQuery, most_messages, read_usage_topic
 from pipeline.stream.recovery import Recovered, rebuild
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.address import table_uri
@@ -224,6 +224,7 @@ class Upkeep:
 
 _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
+_FULL: Final = 0.9  # of a batch: Spark divides its most messages among the partitions, and rounds down
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
 _TOPICS_POLL_MS: Final = 5_000  # for a job without new usage: each batch looks at the ids of the topics, too
 
@@ -252,8 +253,8 @@ class JobRun:
         self._failure: BaseException | None = None
         self._has_done_a_batch = False
         self._query: UsageQuery | None = None
-        self._batch_size: BatchSize | None = None
-        self._new_query: Callable[[int], UsageQuery] | None = None
+        self._most_messages = 0
+        self._checkpoint = open_checkpoint(settings.stream.checkpoint)
         self._quota_table = QuotaTable(settings.tables.root)
         self._quotas = QuotaSource(self._quota_table)
         self._tables = JobTables(
@@ -352,8 +353,7 @@ class JobRun:
         * `spans`, `newest`: of `sample_topic`, which needs no session: so it is asked while Spark starts.
         """
         settings = self._settings
-        files = open_checkpoint(settings.stream.checkpoint, spark)
-        offsets = OffsetLog(files)
+        offsets = OffsetLog(self._checkpoint)
         batch = MicroBatch(
             collect=Collector(ReadingRules.from_settings(settings), newest),
             offsets=offsets,
@@ -368,19 +368,18 @@ class JobRun:
             report=self._note_batch,
         )
         batch.complete_stored()
-        checkpoint = Checkpoint.read(files)
+        checkpoint = Checkpoint.read(self._checkpoint)
         topic = settings.kafka.usage_topic
         begin_at = self._starting_offsets(recovered, checkpoint, spans)
         offsets.begin = begin_of(topic, begin_at, spans)
-        self._batch_size = BatchSize(newest, settings.stream.max_offsets_per_trigger)
-        self._new_query = partial(self._query_of, spark, batch, begin_at)
-        self._query = self._new_query(self._batch_size.messages)
+        self._most_messages = most_messages(newest, settings.stream.max_offsets_per_trigger)
+        self._query = self._query_of(spark, batch, begin_at)
         self._query.start()
         for thread in (*self._threads, *self._patient):
             thread.start()
         self._listeners.began(self._gauges)
 
-    def _query_of(self, spark: SparkSession, batch: MicroBatch, begin_at: str, most_messages: int) -> UsageQuery:
+    def _query_of(self, spark: SparkSession, batch: MicroBatch, begin_at: str) -> UsageQuery:
         settings, access = self._settings, self._place.access
         source = read_usage_topic(
             spark,
@@ -388,20 +387,11 @@ class JobRun:
             settings.kafka.usage_topic,
             client_options=access.spark_options(),
             starting_offsets=begin_at,
-            max_offsets_per_trigger=most_messages,
+            max_offsets_per_trigger=self._most_messages,
         )
         checkpoint = settings.stream.checkpoint
         place = checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())
         return UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
-
-    def enlarge_batches(self) -> None:
-        """Start the query again with larger batches, if it needs them. Both queries have the same checkpoint and id."""
-        query, size, new_query = self._query, self._batch_size, self._new_query
-        if query is None or size is None or new_query is None or not size.grow_if_behind(query.waiting_after):
-            return
-        query.stop()
-        self._query = new_query(size.messages)
-        self._query.start()
 
     def has_done_a_batch(self) -> bool:
         """Whether the query has come as far as the end of a micro-batch."""
@@ -428,12 +418,9 @@ class JobRun:
 
     def _note_batch(self, report: BatchReport) -> None:
         self._has_done_a_batch = True
-        facts, size = report.facts, self._batch_size
-        if size is not None:
-            messages = OffsetRange(facts.start_offsets, facts.end_offsets).message_count
-            self._clocks.note(report.began_ms, report.append_times_ms, has_read_all=not size.is_full(messages))
-            if size.may_grow:
-                size.note(facts.evaluation.batch_id, messages, report.usage_rows)
+        messages = OffsetRange(report.facts.start_offsets, report.facts.end_offsets).message_count
+        has_read_all = messages is not None and messages < _FULL * self._most_messages
+        self._clocks.note(report.began_ms, report.append_times_ms, has_read_all)
         self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:

@@ -5,9 +5,7 @@ would skip usage or count it twice, without any message. The tables record which
 batch. So the two are compared before a query starts. Without a checkpoint there is nothing to compare: the job begins
 where its tables end.
 
-The files are on a local disk, or with a scheme (s3://…, file:/…) on Hadoop's file systems. The job reads those as Spark
-itself writes them: by Hadoop's classes in Spark's JVM, with Spark's settings for the store. `kquota doctor`, which
-starts no JVM, reads one in an object store by itself.
+The files are on a local disk or in an object store, where Spark writes them. They are read without Spark.
 """
 
 import json
@@ -17,22 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Final, NamedTuple, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 
 from pipeline.cluster.access import ClusterAccess
-from pipeline.errors import ClusterUnreachable, Refused, Unreachable, first_line
+from pipeline.errors import ClusterUnreachable, Refused, Unreachable, UsageError
 from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, has_scheme, scheme_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 log = logging.getLogger(__name__)
-
-Found = TypeVar("Found")
 
 _REMEDY = "nothing needs to be done: the job tries again"
 
@@ -75,54 +68,8 @@ class LocalFiles:
         return [path.name for path in place.iterdir()] if place.is_dir() else []
 
 
-class HadoopFiles:
-    """A checkpoint on one of Hadoop's file systems, read in Spark's JVM."""
-
-    def __init__(self, checkpoint: str, spark: "SparkSession") -> None:
-        self.checkpoint = checkpoint
-        self._spark = spark
-
-    def text(self, name: str) -> str | None:
-        """See `CheckpointFiles`."""
-        return self._call(name, self._read)
-
-    def names(self, folder: str) -> list[str]:
-        """See `CheckpointFiles`."""
-        return self._call(folder, _list_on_hadoop) or []
-
-    def _read(self, file_system: Any, path: Any) -> str:
-        jvm: Any = self._spark._jvm
-        stream = file_system.open(path)
-        try:
-            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def _call(self, name: str, read: Callable[[Any, Any], Found]) -> Found | None:
-        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with pyspark
-
-        jvm: Any = self._spark._jvm
-        try:
-            path = jvm.org.apache.hadoop.fs.Path(f"{self.checkpoint.rstrip('/')}/{name}")
-            file_system = path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
-            return read(file_system, path) if file_system.exists(path) else None
-        except Py4JJavaError as exc:
-            raise _unreadable(self.checkpoint, first_line(exc)) from exc
-
-
-def _list_on_hadoop(file_system: Any, path: Any) -> list[str]:
-    return [str(status.getPath().getName()) for status in file_system.listStatus(path)]
-
-
-def _unreadable(checkpoint: str, reason: str) -> Unreachable:
-    return Unreachable(
-        f"checkpoint {checkpoint} cannot be read: {reason}",
-        "check the store's address, credentials and jars in 'spark.conf', or name another one with --checkpoint",
-    )
-
-
 class StoreFiles:
-    """A checkpoint in an object store, read without Spark."""
+    """A checkpoint in an object store."""
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint = checkpoint
@@ -144,22 +91,27 @@ class StoreFiles:
         try:
             yield
         except (Refused, Unreachable) as exc:
-            raise _unreadable(self.checkpoint, exc.message) from exc
+            message = f"checkpoint {self.checkpoint} cannot be read: {exc.message}"
+            fix = "check the store's address and credentials in 'store', or name another one with --checkpoint"
+            raise Unreachable(message, fix) from exc
 
 
-def open_checkpoint(checkpoint: str, spark: "SparkSession") -> CheckpointFiles:
-    """The files of a checkpoint, as Spark finds them."""
-    return HadoopFiles(checkpoint, spark) if has_scheme(checkpoint) else LocalFiles(checkpoint, Path(checkpoint))
+def open_checkpoint(checkpoint: str) -> CheckpointFiles:
+    """The files of a checkpoint: a path, a URI with the scheme `file`, or an address of an object store.
 
-
-def open_without_spark(checkpoint: str) -> CheckpointFiles | None:
-    """The files of a checkpoint that can be read without a JVM; None where only Hadoop's classes can read them."""
+    Raises:
+        UsageError: The scheme is none of these, or the package for object stores is not installed.
+    """
     if not has_scheme(checkpoint):
         return LocalFiles(checkpoint, Path(checkpoint))
     if scheme_of(checkpoint) in STORE_SCHEMES:
         return StoreFiles(checkpoint)
     parts = urlsplit(checkpoint)
-    return LocalFiles(checkpoint, Path(unquote(parts.path))) if parts.scheme.lower() == "file" else None
+    if parts.scheme.lower() == "file":
+        return LocalFiles(checkpoint, Path(unquote(parts.path)))
+    known = ", ".join(f"{scheme}://" for scheme in STORE_SCHEMES)
+    message = f"'stream.checkpoint' {checkpoint} has a scheme that is not known here"
+    raise UsageError(message, f"name a folder, or a store: {known}")
 
 
 class Span(NamedTuple):

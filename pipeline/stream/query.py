@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
 from threading import Event
 from typing import Any, Final
@@ -37,86 +36,22 @@ RECORDS_OF_A_POLL: Final = 1_000_000
 _MOST_MESSAGES_OF_A_TASK: Final = 100_000
 # Its ids are new in each life of the query, so the same failure would look like another one.
 _NAMES_OF_QUERY: Final = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
-_USUAL_BATCH_BYTES: Final = 4_000_000
+_BATCH_BYTES: Final = 64_000_000
 _BYTES_PER_MESSAGE: Final = 200.0  # of a topic that is empty
-# A larger batch has the messages of so many usual ones, and in between as many as give so many rows of usage.
-_MANY_USUAL_BATCHES: Final = 16
-_MOST_USUAL_BATCHES: Final = 32
-_MOST_USAGE_ROWS: Final = 320_000
-_MOST_FULL_BATCHES: Final = 32
-_FULL: Final = 0.9  # of a batch: Spark divides its most messages among the partitions, and rounds down
 _POLL_SECONDS = 0.02
 _AGAIN_SECONDS = 0.5
 
 
-class BatchSize:
-    """How many messages a micro-batch takes at most: about 4 MB, and more while a large backlog waits.
+def most_messages(newest: Sequence[bytes], most: int) -> int:
+    """How many messages a micro-batch takes at most: about 64 MB, and at least one.
 
-    So after a start no result waits for a batch of all. Spark takes the size of its batches when a query starts, so the
-    query is started again for larger ones, once: they read the same messages in less time. The stream notes what it
-    has done; another thread asks for the larger size.
+    The default heap holds their usage even if each event is of another client.
 
-    Args:
-        newest: The values of some messages; without one, a message counts as 200 bytes.
-        most: The most messages of any batch, > 0.
-
-    Attributes:
-        messages: The size now.
-        may_grow: Whether the size can still change; if not, no batch needs to be noted.
+    * `newest`: The values of some messages; without one, a message counts as 200 bytes.
+    * `most`: The most messages of any batch, > 0.
     """
-
-    def __init__(self, newest: Sequence[bytes], most: int) -> None:
-        size_bytes = median(map(len, newest)) if newest else _BYTES_PER_MESSAGE
-        self.messages = min(max(int(_USUAL_BATCH_BYTES / max(size_bytes, 1)), 1), most)
-        self._most = most
-        self.may_grow = self.messages < most
-        self._full_in_a_row = 0
-        self._newest_full: _FullBatch | None = None
-
-    def note(self, batch_id: int, messages: int | None, usage_rows: int) -> None:
-        """Note a batch that is done.
-
-        * `messages`: that it has read; None if that is not known, which counts as a full batch.
-        * `usage_rows`: by sample window, broker and client.
-        """
-        is_full = self.is_full(messages)
-        self._full_in_a_row = self._full_in_a_row + 1 if is_full else 0
-        self._newest_full = _FullBatch(batch_id, self._full_in_a_row, usage_rows) if is_full else None
-
-    def is_full(self, messages: int | None) -> bool:
-        """Whether a batch of so many messages has as many as it may, so that more may wait; None is not known."""
-        return messages is None or messages >= _FULL * self.messages
-
-    def grow_if_behind(self, waiting_after: Callable[[int], int | None]) -> bool:
-        """Become larger, if more is waiting than such batches catch up with. True if the size has changed.
-
-        It changes once, if more than 16 batches wait behind a full one (64 MB), or if more than 32 in a row were full.
-        A larger batch has about 128 MB, which takes as long as 30 MB of messages in addition to what its own take. The
-        default heap holds it however large messages are. It holds the usage of 64 MB several times, but not that of
-        128 MB if each event is of another client: then a batch has 320 000 rows of usage, or 64 MB if that is more.
-
-        * `waiting_after`: How many messages wait behind a batch; None if that is not known yet.
-        """
-        full = self._newest_full if self.may_grow else None
-        waiting = None if full is None else waiting_after(full.batch_id)
-        if full is None or waiting is None:
-            return False
-        if self._newest_full is full:
-            self._newest_full = None
-        if waiting <= _MANY_USUAL_BATCHES * self.messages and full.in_a_row <= _MOST_FULL_BATCHES:
-            return False
-        log.info("%d messages wait: the query goes on with larger batches", waiting)
-        times = min(_MOST_USUAL_BATCHES, _MOST_USAGE_ROWS // max(full.usage_rows, 1))
-        self.messages = min(max(times, _MANY_USUAL_BATCHES) * self.messages, self._most)
-        self.may_grow = False
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class _FullBatch:
-    batch_id: int
-    in_a_row: int
-    usage_rows: int
+    size_bytes = median(map(len, newest)) if newest else _BYTES_PER_MESSAGE
+    return min(max(int(_BATCH_BYTES / max(size_bytes, 1)), 1), most)
 
 
 def read_usage_topic(
@@ -232,13 +167,6 @@ class UsageQuery:
                     return self._query.lastProgress or {}
                 return {}
         return None
-
-    def waiting_after(self, batch_id: int) -> int | None:
-        """How many messages waited behind a batch; None until Spark has reported that batch or a later one."""
-        progress = self.progress()
-        if not progress or progress["batchId"] < batch_id:
-            return None
-        return sum(messages_behind(progress).values())
 
     def is_waiting(self) -> bool:
         """Whether the query rests between two triggers: it has asked for new messages and done what there was."""

@@ -239,8 +239,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "a checkpoint at a file:// address is not looked at",
-        "open_without_spark",
-        ('if parts.scheme.lower() == "file" else None', "if False else None"),
+        "open_checkpoint",
+        ('if parts.scheme.lower() == "file":', "if False:"),
         "tests/pipeline/job/test_diagnosis.py",
     ),
     Defect(

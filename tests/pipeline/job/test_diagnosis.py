@@ -155,10 +155,10 @@ def test_the_checkpoint_of_a_job_that_was_killed_fits_its_tables(tmp_path: Path)
 
 
 @pytest.mark.parametrize("checkpoint", ["hdfs://namenode/checkpoint", "dbfs:/checkpoint"])
-def test_a_checkpoint_that_only_spark_can_read_is_said_to_be_unchecked(tmp_path: Path, checkpoint: str) -> None:
+def test_a_checkpoint_with_an_unknown_scheme_is_an_error(tmp_path: Path, checkpoint: str) -> None:
     (finding,) = findings(tmp_path, checkpoint)
-    assert finding.severity == "warning"
-    assert finding.text.startswith(f"not looked at: only Spark can read {checkpoint}")
+    assert finding.severity == "error"
+    assert finding.text.startswith(f"'stream.checkpoint' {checkpoint} has a scheme that is not known here")
 
 
 @pytest.mark.parametrize("is_uri", [False, True])

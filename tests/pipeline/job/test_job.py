@@ -241,7 +241,7 @@ def test_a_clock_that_is_set_back_by_more_than_three_seconds_ends_the_run(
         return ArithmeticError() if len(seen) > len(ahead_ms) else None
 
     job._clock = Shown(*ahead_ms)  # type: ignore[assignment]
-    run = SimpleNamespace(failure=failure, is_waiting=lambda: False, enlarge_batches=lambda: None)
+    run = SimpleNamespace(failure=failure, is_waiting=lambda: False)
     ended = job._watch(run)  # type: ignore[arg-type]
     assert getattr(ended, "by_ms", None) == set_back_ms
 

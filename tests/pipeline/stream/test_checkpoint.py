@@ -4,11 +4,10 @@ import json
 import logging
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pipeline.errors import Refused, Unreachable
+from pipeline.errors import Refused, UsageError
 from pipeline.stream.checkpoint import (
     Checkpoint,
     CheckpointFiles,
@@ -19,11 +18,10 @@ from pipeline.stream.checkpoint import (
     begin_of,
     gaps,
     open_checkpoint,
-    open_without_spark,
     refuse_gaps,
     starting_offsets,
 )
-from pipeline.stream.query import BatchSize
+from pipeline.stream.query import most_messages
 from tests.log_messages import messages_of
 
 
@@ -100,19 +98,22 @@ def test_a_query_without_a_whole_batch_is_known_by_where_it_began(
     assert checkpoint.begins_at_first("usage", {"0": Span(3, 9), "1": Span(0, 5)}) is is_first
 
 
-@pytest.fixture(
-    params=[pytest.param("local"), *[pytest.param(kind, marks=pytest.mark.spark) for kind in ("uri", "short uri")]]
-)
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointFiles:
-    if request.param == "local":
-        return LocalFiles(str(tmp_path), tmp_path)
-    spark = request.getfixturevalue("spark")
-    return open_checkpoint(tmp_path.as_uri() if request.param == "uri" else f"file:{tmp_path}/", spark)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "with space"
+    made.mkdir()
+    return made
 
 
-def test_a_checkpoint_is_read_whole(files: CheckpointFiles, tmp_path: Path) -> None:
-    write_checkpoint(tmp_path, planned=11, committed=10)
-    (tmp_path / "offsets" / "12.tmp").write_text("")
+@pytest.fixture(params=["local", "uri", "short uri"])
+def files(request: pytest.FixtureRequest, folder: Path) -> CheckpointFiles:
+    short = folder.as_uri().replace("file:///", "file:/")
+    return open_checkpoint({"local": str(folder), "uri": folder.as_uri(), "short uri": short}[request.param])
+
+
+def test_a_checkpoint_is_read_whole(files: CheckpointFiles, folder: Path) -> None:
+    write_checkpoint(folder, planned=11, committed=10)
+    (folder / "offsets" / "12.tmp").write_text("")
     checkpoint = Checkpoint.read(files)
     assert checkpoint is not None
     assert (checkpoint.query_id, checkpoint.planned, checkpoint.committed) == ("q", 11, 10)
@@ -124,51 +125,39 @@ def test_a_checkpoint_is_read_whole(files: CheckpointFiles, tmp_path: Path) -> N
 
 
 def test_a_checkpoint_that_a_power_loss_has_cut_is_refused_with_the_way_on(
-    files: CheckpointFiles, tmp_path: Path
+    files: CheckpointFiles, folder: Path
 ) -> None:
-    write_checkpoint(tmp_path, planned=11, committed=10)
-    (tmp_path / "sources" / "0").mkdir(parents=True)
-    (tmp_path / "sources" / "0" / "0").write_text('\0v1\n{"usage":{"0":0}}')
+    write_checkpoint(folder, planned=11, committed=10)
+    (folder / "sources" / "0").mkdir(parents=True)
+    (folder / "sources" / "0" / "0").write_text('\0v1\n{"usage":{"0":0}}')
     assert Checkpoint.read(files) is not None
     for name in ("metadata", "offsets/11", "offsets/10", "commits/10", "sources/0/0"):
-        file = tmp_path / name
+        file = folder / name
         whole = file.read_text()
         for left in ("", "\0\0", "v1", "v1\n{", '{"id":'):
             file.write_text(left)
             with pytest.raises(Refused, match=rf"checkpoint .* is damaged: {name} is empty or cut") as refused:
                 Checkpoint.read(files)
-            assert re.search(r": (mv (\S+) \2\.damaged|move file:\S+ away)$", refused.value.fix)
+            assert re.search(r": (mv ('[^']+') \2\.damaged|move file:\S+ away)$", refused.value.fix)
         file.write_text(whole)
 
 
-def test_an_empty_folder_and_a_missing_one_are_no_checkpoint(files: CheckpointFiles, tmp_path: Path) -> None:
+def test_an_empty_folder_and_a_missing_one_are_no_checkpoint(files: CheckpointFiles, folder: Path) -> None:
     assert Checkpoint.read(files) is None
-    tmp_path.rmdir()
+    folder.rmdir()
     assert Checkpoint.read(files) is None
     assert files.names("offsets") == []
 
 
-def test_a_text_that_is_not_ascii_comes_through(files: CheckpointFiles, tmp_path: Path) -> None:
-    (tmp_path / "metadata").write_text("日本語", encoding="utf-8")
+def test_a_text_that_is_not_ascii_comes_through(files: CheckpointFiles, folder: Path) -> None:
+    (folder / "metadata").write_text("日本語", encoding="utf-8")
     assert files.text("metadata") == "日本語"
     assert files.text("offsets/0") is None
 
 
-def test_without_spark_a_local_disk_can_be_read_and_no_other_store(tmp_path: Path) -> None:
-    folder = tmp_path / "with space"
-    folder.mkdir()
-    write_checkpoint(folder, planned=1, committed=1)
-    for checkpoint in (str(folder), folder.as_uri(), folder.as_uri().replace("file:///", "file:/")):
-        files = open_without_spark(checkpoint)
-        assert files is not None
-        assert Checkpoint.read(files) is not None
-    assert open_without_spark("hdfs://namenode/checkpoint") is None
-
-
-@pytest.mark.spark
-def test_a_file_system_that_does_not_answer_is_named(spark: Any) -> None:
-    with pytest.raises(Unreachable, match=r"checkpoint nowhere://bucket/checkpoint cannot be read: "):
-        Checkpoint.read(open_checkpoint("nowhere://bucket/checkpoint", spark))
+def test_a_checkpoint_with_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'stream.checkpoint' hdfs://namenode/checkpoint has a scheme that is not"):
+        open_checkpoint("hdfs://namenode/checkpoint")
 
 
 @pytest.mark.parametrize(("likely", "count"), [('{"usage":{"0":3}}', 2), ('{"usage":{"0":9}}', None)])
@@ -204,76 +193,20 @@ def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "most", "usual"),
+    ("sizes", "most", "messages"),
     [
-        ([], 500_000, 20_000),
-        ([], 20_001, 20_000),
-        ([], 19_999, 19_999),
-        ([200, 600], 500_000, 10_000),
-        ([200, 200, 1_000_000], 500_000, 20_000),
+        ([], 500_000, 320_000),
+        ([], 320_001, 320_000),
+        ([], 319_999, 319_999),
+        ([200, 600], 500_000, 160_000),
+        ([200, 200, 1_000_000], 500_000, 320_000),
         ([0], 50_000, 50_000),
-        ([4_000_000], 50_000, 1),
-        ([4_000_001], 50_000, 1),
+        ([64_000_000], 50_000, 1),
+        ([64_000_001], 50_000, 1),
     ],
 )
-def test_a_usual_batch_has_about_4_mb_of_messages(sizes: list[int], most: int, usual: int) -> None:
-    assert BatchSize([b"x" * size for size in sizes], most).messages == usual
-
-
-NEWEST = [b"x" * 200]  # 20 000 messages are 4 MB
-
-
-@pytest.mark.parametrize(
-    ("usual", "newest", "most"),
-    [
-        (20_000, NEWEST, 1_000_000),
-        (20_000, NEWEST, 300_000),
-        (20_000, NEWEST, 20_001),
-        (1, [b"x" * 4_000_000], 1_000_000),
-    ],
-)
-@pytest.mark.parametrize(
-    ("usage_rows", "times"),
-    [(0, 32), (1, 32), (10_000, 32), (10_001, 31), (19_999, 16), (20_000, 16), (20_001, 16), (1_000_000, 16)],
-)
-def test_a_larger_batch_has_up_to_128_mb_of_messages_as_its_usage_allows(
-    usage_rows: int, times: int, usual: int, newest: list[bytes], most: int
-) -> None:
-    size = BatchSize(newest, most)
-    size.note(7, usual, usage_rows)
-    assert size.grow_if_behind(lambda batch_id: {7: 2_000_000}[batch_id])
-    assert size.messages == min(times * usual, most)
-    size.note(8, size.messages, usage_rows)
-    assert not size.grow_if_behind(lambda _: 2_000_000)
-
-
-@pytest.mark.parametrize(
-    ("waiting", "in_a_row", "grows"),
-    [(320_000, 1, False), (320_001, 1, True), (0, 32, False), (0, 33, True), (None, 33, False)],
-)
-def test_larger_batches_are_for_a_large_backlog_and_for_one_that_lasts(
-    waiting: int | None, in_a_row: int, grows: bool
-) -> None:
-    size = BatchSize(NEWEST, 1_000_000)
-    for batch_id in range(in_a_row):
-        size.note(batch_id, 20_000, 1)
-    assert size.grow_if_behind(lambda _: waiting) is grows
-    assert size.messages == (640_000 if grows else 20_000)
-
-
-@pytest.mark.parametrize(("messages", "is_full"), [(17_999, False), (18_000, True), (20_000, True), (None, True)])
-def test_only_behind_a_full_batch_a_backlog_is_looked_for_and_once(messages: int | None, is_full: bool) -> None:
-    size, asked = BatchSize(NEWEST, 1_000_000), list[int]()
-
-    def waiting_after(batch_id: int) -> int:
-        asked.append(batch_id)
-        return 0
-
-    size.note(6, 20_000, 1)
-    size.note(7, messages, 1)
-    assert not size.grow_if_behind(waiting_after)
-    assert not size.grow_if_behind(waiting_after)
-    assert asked == ([7] if is_full else [])
+def test_a_batch_has_about_64_mb_of_messages(sizes: list[int], most: int, messages: int) -> None:
+    assert most_messages([b"x" * size for size in sizes], most) == messages
 
 
 @pytest.mark.parametrize(
