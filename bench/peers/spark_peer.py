@@ -26,10 +26,11 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import SparkSettings
 from pipeline.stream.query import RECORDS_OF_A_POLL
 from pipeline.stream.session import build_spark_session
-from pipeline.stream.usage_columns import FIELD_RULES
+from schemas.columns import columns
+from schemas.usage import UsageEvent
 
 _LOOK_SECONDS: Final = 0.02
-_EVENT: Final = "STRUCT<" + ", ".join(f"{rule.name}: {rule.spark_type}" for rule in FIELD_RULES) + ">"
+_EVENT: Final = "STRUCT<" + ", ".join(f"{one.name}: {one.type.spark}" for one in columns(UsageEvent)) + ">"
 _COMPILER: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
 """Java's optimizing compiler, as by default."""
 # A consumer that has read to the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by

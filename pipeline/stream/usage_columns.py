@@ -1,7 +1,6 @@
 """Usage in columns: the fields of an event with their rules, its time, rows of usage, and their sums.
 
-No field, type, range or cause is written twice: `usage_reader` takes them from here, and they come from the model
-`UsageEvent`.
+No field, type or range is written twice: they come from the model `UsageEvent`.
 
 Event times are limited twice; see docs/design.md, "Event time". An event is never later than its record, nor later
 than the driver's clock when its batch is collected. The evaluation follows the newest event time, and never goes back:
@@ -19,20 +18,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic.fields import FieldInfo
 
 from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA, DeadLetter, letter_rows, merge_letters
 from quota.entity import DEFAULT, OTHER
 from quota.snapshot import Quota, QuotaSnapshot
 from quota.usage import EntityNames, KeyIndex, Seeds, some_of
-from schemas.columns import columns
+from schemas.arrow import arrow_schema
 from schemas.usage import UsageEvent
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings  # executors do not need it
 
-LARGEST_BIGINT: Final = 2**63 - 1
-SMALLEST_BIGINT: Final = -(2**63)
 LARGEST_SUM: Final = 2**53
 """The largest sum, 9 PB or 104 days in one sample window; larger ones are cut to it. Doubles are exact up to here."""
 
@@ -56,7 +52,6 @@ USAGE_SCHEMA: Final = pa.schema(
     ]
 )
 _REQUEST_TIMES: Final = ("io_time_ns", "network_time_ns")
-_TYPES: Final = {"STRING": pa.string(), "BIGINT": pa.int64(), "BOOLEAN": pa.bool_()}
 
 _WARNING_INTERVAL_MS: Final = 60_000
 _LONGEST_NAME: Final = 64
@@ -87,74 +82,12 @@ class ReadingRules:
         return cls(settings.engine.sample_window_ms, stream.max_event_age_ms, stream.dead_letters_per_message)
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRule:
-    """The rule for one field of a usage event, and the cause of each way to break it.
-
-    Attributes:
-        default: the value of a null or missing optional field; None for a measure: no request of that type.
-        at_least: smallest value, inclusive; None for no bound above BIGINT's own.
-        at_most: largest value, inclusive; None for no bound below BIGINT's own.
-        may_be_empty: False if "" is refused.
-        max_utf8_bytes: most bytes of a text, inclusive; None for no bound.
-        missing: cause of a required field that is missing or null.
-        ill_typed: cause of a value of another JSON type.
-        no_text: cause of a text with half a character: a lone surrogate.
-    """
-
-    name: str
-    spark_type: str
-    required: bool
-    default: Any
-    at_least: int | None
-    at_most: int | None
-    may_be_empty: bool
-    max_utf8_bytes: int | None
-    missing: str
-    ill_typed: str
-    no_text: str
-    empty: str
-    too_long: str
-    too_small: str
-    too_large: str
-
-
-def _field_rule(name: str, spark_type: str, info: FieldInfo) -> FieldRule:
-    def constraint(key: str) -> int | None:
-        return next((value for part in info.metadata if (value := getattr(part, key, None)) is not None), None)
-
-    below, at_least, max_utf8_bytes = constraint("lt"), constraint("ge"), constraint("max_utf8_bytes")
-    at_most = constraint("le") if below is None else below - 1
-    at_most = None if at_most == LARGEST_BIGINT else at_most
-    wanted = {"BIGINT": "a JSON integer", "BOOLEAN": "true or false", "STRING": "a JSON string"}[spark_type]
-    return FieldRule(
-        name=name,
-        spark_type=spark_type,
-        required=info.is_required(),
-        default=None if info.is_required() else info.default,
-        at_least=at_least,
-        at_most=at_most,
-        may_be_empty=not constraint("min_length"),
-        max_utf8_bytes=max_utf8_bytes,
-        missing=f"'{name}' must be present",
-        ill_typed=f"'{name}' must be {wanted}",
-        no_text=f"'{name}' must be Unicode text, without lone surrogates",
-        empty=f"'{name}' must not be empty",
-        too_long=f"'{name}' must be at most {max_utf8_bytes} bytes of UTF-8",
-        too_small=f"'{name}' must be at least {'-2^63' if at_least is None else at_least}",
-        too_large=f"'{name}' must be at most {LARGEST_BIGINT if at_most is None else at_most}",
-    )
-
-
-FIELD_RULES: Final = tuple(
-    _field_rule(column.name, column.type.spark, UsageEvent.model_fields[column.name]) for column in columns(UsageEvent)
-)
-EVENT_SCHEMA: Final = pa.schema([(rule.name, _TYPES[rule.spark_type]) for rule in FIELD_RULES])
+EVENT_SCHEMA: Final = arrow_schema(UsageEvent)
 """The fields of `UsageEvent` as columns."""
 _NOT_SUMMED: Final = frozenset({"event_time_ms", "schema_version"})
 COUNTED: Final = tuple(name for name in EVENT_SCHEMA.names if name not in _NOT_SUMMED)
 """The fields that are summed, or that decide how."""
-_DEFAULTS: Final = {rule.name: rule.default for rule in FIELD_RULES}
+_DEFAULTS: Final = {name: None if one.is_required() else one.default for name, one in UsageEvent.model_fields.items()}
 
 
 def too_old(max_event_age_ms: int) -> str:

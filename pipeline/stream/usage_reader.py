@@ -1,8 +1,8 @@
 """The reader of usage: messages in; summed usage, dead letters and counts out.
 
 `read_usage` is called by the driver for small batches, and by Spark's executors for large ones (`collect`). A message
-is one JSON object or an array of objects. What is JSON, and what is a usage event, is decided here and in
-`FIELD_RULES`, and in no other place:
+is one JSON object or an array of objects. What is JSON is decided here, and what is a usage event by the model
+`UsageEvent`:
 
 * JSON is that of RFC 8259, with at most `MOST_LEVELS` nested levels. Anything else is one dead letter.
 * Each element of an array is taken or refused by itself. An element with bytes that are not UTF-8 is refused.
@@ -26,18 +26,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ValidationError
 
 from pipeline import process
 from pipeline.stream.dead_letters import DeadLetter, Refused, letters_of_elements
 from pipeline.stream.usage_columns import (
     COUNTED,
     EVENT_SCHEMA,
-    FIELD_RULES,
-    LARGEST_BIGINT,
-    SMALLEST_BIGINT,
     CollectedBatch,
     EventTimes,
-    FieldRule,
     FoundEvents,
     ReadingRules,
     Times,
@@ -45,6 +42,7 @@ from pipeline.stream.usage_columns import (
     merge_batches,
     too_old,
 )
+from schemas.usage import LARGEST_NAME_BYTES, UsageEvent
 
 MOST_LEVELS: Final = 100
 """The most nested levels of a message, inclusive; an array of usage events has two."""
@@ -71,9 +69,10 @@ PART: Final = "part BINARY, size_bytes BIGINT, large_count BIGINT"
 """What was read of a partition, compressed, its size before, and the number of messages that were too large."""
 _CODEC: Final = "lz4"
 _LONGEST_NUMBER: Final = 40
+_LARGEST_BIGINT: Final = 2**63 - 1
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
-_FIELDS: Final = tuple(rule.name for rule in FIELD_RULES)
+_FIELDS: Final = tuple(UsageEvent.model_fields)
 
 
 def from_records(records: pa.Table) -> pa.Table:
@@ -216,38 +215,37 @@ def _decoded(value: bytes) -> list[Any] | None:
     except (msgspec.DecodeError, UnicodeDecodeError):  # a ValidationError is a DecodeError
         return None
     # msgspec counts characters, the rule counts bytes. A text has no more bytes than its message.
-    if len(value) > _SHORTEST_LIMIT and (b"\\" in value or not value.isascii()):
+    if len(value) > LARGEST_NAME_BYTES and (b"\\" in value or not value.isascii()):
         return None
     return found if isinstance(found, list) else [found]
 
 
 def _event_type() -> Any:
-    def annotation(rule: FieldRule) -> Any:
-        if rule.spark_type == "BIGINT":
-            return Annotated[int, msgspec.Meta(ge=_lowest(rule), le=_highest(rule))]
-        if rule.spark_type == "STRING":
-            least = 0 if rule.may_be_empty else 1
-            return Annotated[str, msgspec.Meta(min_length=least, max_length=rule.max_utf8_bytes)]
-        return bool
+    """A type with the fields of `UsageEvent` and their bounds. msgspec takes 64 bits of integers and no more."""
+
+    def annotation(name: str) -> Any:
+        kind = EVENT_SCHEMA.field(name).type
+        if kind == pa.string():
+            return Annotated[str, msgspec.Meta(min_length=_bound(name, "min_length"), max_length=LARGEST_NAME_BYTES)]
+        if kind != pa.int64():
+            return bool
+        most = _bound(name, "le")
+        return Annotated[int, msgspec.Meta(ge=_bound(name, "ge"), le=_LARGEST_BIGINT if most is None else most)]
 
     fields: list[Any] = [
-        (rule.name, annotation(rule)) if rule.required else (rule.name, annotation(rule) | None, None)
-        for rule in FIELD_RULES
+        (name, annotation(name)) if one.is_required() else (name, annotation(name) | None, None)
+        for name, one in UsageEvent.model_fields.items()
     ]
     # gc=False: events hold no other objects that could hold them, so the collector need not visit thousands of them.
     # Unknown fields are not for this step: msgspec would not look whether what it passes over is JSON.
     return msgspec.defstruct("Event", fields, forbid_unknown_fields=True, kw_only=True, gc=False)
 
 
-def _lowest(rule: FieldRule) -> int:
-    return SMALLEST_BIGINT if rule.at_least is None else rule.at_least
+def _bound(name: str, key: str) -> int | None:
+    metadata = UsageEvent.model_fields[name].metadata
+    return next((value for one in metadata if (value := getattr(one, key, None)) is not None), None)
 
 
-def _highest(rule: FieldRule) -> int:
-    return LARGEST_BIGINT if rule.at_most is None else rule.at_most
-
-
-_SHORTEST_LIMIT: Final = min(rule.max_utf8_bytes for rule in FIELD_RULES if rule.max_utf8_bytes is not None)
 _EVENT: Final[Any] = _event_type()
 _DECODER: Final[Any] = msgspec.json.Decoder(_EVENT | list[_EVENT])
 
@@ -385,52 +383,33 @@ def _after_blanks(text: str, at: int) -> int:
 
 def _cause(members: Mapping[str, Any], appended_at_ms: int, rules: ReadingRules) -> str | None:
     """The first rule that an event breaks, in the order of the model's fields, then that of its age; None if good."""
-    for name, cause_if_missing, check in _CHECKS:
-        value = members.get(name)
-        cause = cause_if_missing if value is None else check(value)
-        if cause is not None:
-            return cause
-    is_too_old = members["event_time_ms"] < appended_at_ms - rules.max_event_age_ms
+    try:
+        event = UsageEvent.model_validate(members)
+    except ValidationError as exc:
+        return _cause_of(exc.errors(include_url=False)[0])
+    is_too_old = event.event_time_ms < appended_at_ms - rules.max_event_age_ms
     return too_old(rules.max_event_age_ms) if is_too_old else None
 
 
-# A flood of refused events is judged one by one, so what does not depend on the event is made once.
+_CAUSES: Final = {
+    "missing": "present",
+    "int_type": "a JSON integer",
+    "bool_type": "true or false",
+    "string_type": "a JSON string",
+    "string_unicode": "Unicode text, without lone surrogates",
+    "value_error": f"at most {LARGEST_NAME_BYTES} bytes of UTF-8",
+}
+"""What a field must be, by pydantic's type of error."""
 
 
-def _name_check(rule: FieldRule) -> Callable[[Any], str | None]:
-    most_bytes, no_string, no_text, too_long = rule.max_utf8_bytes, rule.ill_typed, rule.no_text, rule.too_long
-    empty = None if rule.may_be_empty else rule.empty
-
-    def check(name: Any) -> str | None:
-        if not isinstance(name, str):
-            return no_string
-        if not name:
-            return empty
-        if not _is_unicode(name):
-            return no_text
-        return too_long if most_bytes is not None and len(name.encode()) > most_bytes else None
-
-    return check
-
-
-def _number_check(rule: FieldRule) -> Callable[[Any], str | None]:
-    lowest, highest = _lowest(rule), _highest(rule)
-    too_small, too_large, no_integer = rule.too_small, rule.too_large, rule.ill_typed
-
-    def check(value: Any) -> str | None:
-        if type(value) is not int:  # a bool is not a number
-            return no_integer
-        return too_small if value < lowest else too_large if value > highest else None
-
-    return check
-
-
-def _flag_check(rule: FieldRule) -> Callable[[Any], str | None]:
-    no_flag = rule.ill_typed
-    return lambda value: None if isinstance(value, bool) else no_flag
-
-
-_CHECK_OF: Final = {"STRING": _name_check, "BIGINT": _number_check, "BOOLEAN": _flag_check}
-_CHECKS: Final = tuple(
-    (rule.name, rule.missing if rule.required else None, _CHECK_OF[rule.spark_type](rule)) for rule in FIELD_RULES
-)
+def _cause_of(error: Any) -> str:
+    (name,), kind, limits = error["loc"], error["type"], error.get("ctx", {})
+    if kind == "string_too_short":
+        return f"'{name}' must not be empty"
+    if "ge" in limits:
+        must = f"at least {limits['ge']}"
+    elif "le" in limits or "lt" in limits:
+        must = f"at most {limits['le'] if 'le' in limits else limits['lt'] - 1}"
+    else:
+        must = _CAUSES["missing" if error["input"] is None else kind]
+    return f"'{name}' must be {must}"

@@ -20,7 +20,6 @@ from pipeline.stream.dead_letters import (
     letters_of_elements,
 )
 from pipeline.stream.usage_columns import (
-    FIELD_RULES,
     LARGEST_SUM,
     USAGE_SCHEMA,
     CollectedBatch,
@@ -30,14 +29,7 @@ from pipeline.stream.usage_columns import (
     merge_batches,
     merge_usage,
 )
-from schemas.usage import UsageEvent
 from tests.pipeline.stream.messages import array, counts, event, message, read, usage
-
-RULES = {rule.name: rule for rule in FIELD_RULES}
-
-
-def test_every_field_of_the_model_has_a_rule_in_its_place() -> None:
-    assert list(RULES) == list(UsageEvent.model_fields)
 
 
 def row(**columns: int | None) -> dict[str, object]:
