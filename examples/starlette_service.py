@@ -1,6 +1,6 @@
 """An HTTP service: requests of throttled clients wait, and are refused when too many bytes wait.
 
-KAFKA=broker:9092 uvicorn examples.starlette_service:app
+KAFKA=broker:9092 hypercorn examples.starlette_service:app
 
 curl -H 'X-User: alice' -H 'X-Client-Id: etl' -d hello localhost:8000/upload
 """

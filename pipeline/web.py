@@ -1,16 +1,10 @@
 """HTTP for the gate, the dashboard and the metrics: addresses, tokens, queries, and one server.
 
-It needs uvicorn alone, so that a program without the extras can serve its metrics. It loads no client of Kafka. A
-registry of metrics is made once and passed on: nothing is registered where others could meet it.
+It loads no client of Kafka. A registry of metrics is made once and passed on: nothing is registered where others could
+meet it.
 
-Bounds, so that clients which send half a request or take no answer stop nothing and fill nothing:
-
-* Connections: at most half of the descriptors that the process may open. At the limit the connection goes
-  that has owed the rest of its request for longest; while all are being answered, the newcomer gets 503.
-* Headers are complete `REQUEST_SECONDS` after the connection or the last answer, and so is the body after the headers.
-* An answer that the client does not take for `STALL_SECONDS` ends with the connection.
-
-A request that is complete has no deadline here: long polls and event streams last as long as their handlers do.
+A connection on which no whole headers have come for `REQUEST_SECONDS`, from its begin or from the last answer, is
+closed. A request that is complete has no deadline here: long polls and event streams last as long as their handlers do.
 """
 
 import asyncio
@@ -19,7 +13,6 @@ import ipaddress
 import json
 import logging
 import os
-import resource
 import socket
 from collections.abc import (
     Awaitable,
@@ -33,33 +26,49 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from threading import Event, Thread
+from typing import Any, Final, NamedTuple, TypeVar
 
-import h11
-import uvicorn
-from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics, make_asgi_app
+from hypercorn.asyncio import serve
+from hypercorn.config import Config
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ValidationError
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
+from pipeline.documents import json_text
 from pipeline.errors import PipelineError
 from pipeline.settings.model import MetricsSettings
 
 REQUEST_SECONDS: Final = 10.0
-STALL_SECONDS: Final = 60.0
 _BACKLOG: Final = 64
-_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_STOP_LOOK_SECONDS: Final = 0.1
+_STATUS: Final = {1: 500, 2: 400, 3: 404, 4: 409, 5: 422, 6: 503}
+"""HTTP status by the exit code of an error."""
 _PROBES: Final = ("/healthz", "/readyz")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -218,8 +227,9 @@ class Guard:
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Have a request answered, or refuse it."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+        if scope["type"] != "http":
             return
 
         async def guarded(message: Message) -> None:
@@ -287,42 +297,50 @@ async def until_gone(receive: Receive) -> None:
         pass
 
 
+class Answer(JSONResponse):
+    """JSON that a terminal only shows, whatever names it has: `curl` prints it there."""
+
+    def render(self, content: Any) -> bytes:
+        """As bytes."""
+        return json_text(content, allow_nan=False).encode()
+
+
+def error_handlers(ways: str) -> dict[Any, Any]:
+    """What a Starlette application answers to an error, and to a request that has no route.
+
+    * `ways`: What can be asked instead.
+    """
+
+    async def failed(_request: Request, exc: Any) -> Response:
+        return Answer({"error": exc.message, "fix": exc.fix}, _STATUS.get(exc.exit_code, 500))
+
+    async def not_found(request: Request, exc: Any) -> Response:
+        return Answer({"error": f"not found: {request.method} {request.url.path}", "fix": ways}, exc.status_code)
+
+    return {PipelineError: failed, HTTPException: not_found}
+
+
 class WebServer:
     """An application on a socket.
 
     Args:
         finish_seconds: How long requests may take to finish at the end.
-        most_connections: Further bounded by the descriptors that the process may open.
 
     Raises:
         ListenRefused: The system does not let it listen there.
     """
 
-    def __init__(
-        self,
-        app: App,
-        listen: Listen,
-        *,
-        lifespan: Literal["on", "off"] = "off",
-        finish_seconds: int = 1,
-        most_connections: int = 4_096,
-    ) -> None:
+    def __init__(self, app: Any, listen: Listen, *, finish_seconds: float = 1) -> None:
+        self._app = app
         self._host = listen.host
         self._socket = _bound(listen)
-        limits = _Limits(connection_limit(most_connections), {})
-        config = uvicorn.Config(
-            app,
-            http=partial(_Connection, limits),  # type: ignore[arg-type]
-            ws="none",
-            lifespan=lifespan,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            backlog=_BACKLOG,
-            timeout_graceful_shutdown=finish_seconds,
-        )
-        self._server = _Server(config)
+        self._stopping = Event()
+        self._config = Config()
+        self._config.keep_alive_timeout = REQUEST_SECONDS
+        self._config.graceful_timeout = finish_seconds
+        self._config.backlog = _BACKLOG
+        self._config.include_server_header = False
+        self._config.errorlog = _SERVER_ERRORS
 
     @property
     def port(self) -> int:
@@ -336,23 +354,22 @@ class WebServer:
 
     def run(self) -> None:
         """Answer requests until `stop`."""
-        try:
-            self._server.run(sockets=[self._socket])
-        finally:
-            self._socket.close()
+        with self._socket:
+            self._config.bind = [f"fd://{os.dup(self._socket.fileno())}"]
+            asyncio.run(serve(self._app, self._config, shutdown_trigger=self._until_stopped))
 
     def stop(self) -> None:
         """Make `run` return. From any thread or signal handler; may be repeated, and come before `run`."""
-        self._server.should_exit = True
+        self._stopping.set()
+
+    async def _until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            await asyncio.sleep(_STOP_LOOK_SECONDS)
 
 
-def connection_limit(most: int) -> int:
-    """At most so many connections, and at most half of the descriptors that this process may open.
-
-    The rest is for files, and for the connections that are taken at once before the first of them is closed.
-    """
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return most if descriptors == resource.RLIM_INFINITY else min(most, descriptors // 2)
+# It also reports each start.
+_SERVER_ERRORS: Final = logging.getLogger(f"{__name__}.server")
+_SERVER_ERRORS.setLevel(logging.ERROR)
 
 
 def _bound(listen: Listen) -> socket.socket:
@@ -362,88 +379,6 @@ def _bound(listen: Listen) -> socket.socket:
     except OSError as exc:
         msg = f"cannot listen on {listen.host}:{listen.port}: {exc.strerror or exc}"
         raise ListenRefused(msg, "choose another port; 0 means any free one", exit_code=4) from exc
-
-
-class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone: the command line handles them, as for every other command."""
-        yield
-
-
-class _Limits(NamedTuple):
-    """The limits of one server. `owing` has the connections whose clients owe something, oldest first."""
-
-    connections: int
-    owing: dict["_Connection", None]
-
-
-class _Connection(H11Protocol):
-    """One connection with its deadlines; see the module."""
-
-    def __init__(self, limits: _Limits, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._limits = limits
-        self._owed: object = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self._limits.connections:
-            oldest = next(iter(self._limits.owing), None)
-            if oldest is None:
-                transport.write(_BUSY)
-                transport.close()
-            else:
-                oldest._cut()
-        self._look()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._look()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._look()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._settle()
-        self._unstall()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stalled = self.loop.call_later(STALL_SECONDS, self._cut)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._unstall()
-
-    def _look(self) -> None:
-        """What does the client owe now: headers, a body, or to take its last answer? Each has a deadline of its own."""
-        state, cycle = self.conn.their_state, self.cycle
-        is_being_answered = bool(cycle) and not cycle.response_complete
-        owed = None if is_being_answered and state is not h11.SEND_BODY else (state, cycle)
-        if owed != self._owed:
-            self._settle()
-            self._owed = owed
-            if owed is not None:
-                self._limits.owing[self] = None
-                self._deadline = self.loop.call_later(REQUEST_SECONDS, self._cut)
-
-    def _settle(self) -> None:
-        self._limits.owing.pop(self, None)
-        if self._deadline is not None:
-            self._deadline.cancel()
-
-    def _unstall(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-
-    def _cut(self) -> None:
-        self._settle()
-        self.transport.abort()
 
 
 def new_registry(program: str) -> CollectorRegistry:
@@ -468,11 +403,14 @@ class ReadAtScrape(Collector):
         return self._read()
 
 
-# The endpoint.
+def metrics_route(registry: CollectorRegistry) -> Route:
+    """The route /metrics: a registry in the text format of Prometheus."""
 
-log = logging.getLogger(__name__)
+    async def metrics(_request: Request) -> Response:
+        # On a thread: gauges take locks.
+        return Response(await run_in_threadpool(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
 
-_MOST_SCRAPES: Final = 32
+    return Route("/metrics", metrics)
 
 
 @contextmanager
@@ -489,9 +427,12 @@ def metrics_endpoint(settings: MetricsSettings, registry: CollectorRegistry) -> 
         yield None
         return
     listen = Listen(settings.host, settings.port)
-    app = Guard(make_asgi_app(registry), any_host=not listen.is_loopback)
+    guard = Middleware(Guard, any_host=not listen.is_loopback)
+    app = Starlette(
+        routes=[metrics_route(registry)], middleware=[guard], exception_handlers=error_handlers("GET /metrics")
+    )
     try:
-        server = WebServer(app, listen, most_connections=_MOST_SCRAPES)
+        server = WebServer(app, listen)
     except ListenRefused as exc:
         exc.fix = "give each program a port of its own, with --metrics-port; 0 means any free one"
         raise

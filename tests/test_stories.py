@@ -8,8 +8,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import pytest
-
 from tests.faults.hand_job import HandJob
 from tests.waiting import wait_until
 
@@ -65,7 +63,6 @@ def test_from_usage_to_a_record_and_from_an_edit_to_a_release(tmp_path: Path) ->
 
 
 def test_from_a_request_to_the_page_of_a_client(tmp_path: Path) -> None:
-    pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
     from tests.pipeline.dashboard.shop import START_MS, lived_shop  # noqa: PLC0415
     from tests.pipeline.dashboard.test_api import client_of  # noqa: PLC0415
 

@@ -4,7 +4,6 @@ import logging
 import os
 import shlex
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,7 +17,7 @@ from pipeline.cli.options import (
     call_on_signals,
 )
 from pipeline.cli.output import remark
-from pipeline.command_line import JOB, RUN_DIR, carry, not_installed, path_text
+from pipeline.command_line import JOB, RUN_DIR, carry, path_text
 from pipeline.demo.folder import DemoFolder
 from pipeline.demo.process import free_ports, is_free
 from pipeline.log import set_up_logging
@@ -56,13 +55,10 @@ def dashboard(
     Reads the Delta tables and nothing else: no Kafka, no JVM, nothing from elsewhere.
     Prints the page's address when it answers. Runs until SIGTERM or Ctrl-C.
     """
+    from pipeline.dashboard.http import TOKEN_VARIABLE, DashboardServer
     from pipeline.job.status import signs_of
+    from pipeline.web import Listen, read_token
 
-    try:
-        from pipeline.dashboard.http import TOKEN_VARIABLE, DashboardServer
-        from pipeline.web import Listen, read_token
-    except ModuleNotFoundError as exc:
-        raise not_installed(exc.name or "starlette", "dashboard") from exc
     settings = source.settings()
     signs = signs_of(settings.run_dir, settings.job, settings.tables.root)
     set_up_logging(settings.log_level)
@@ -182,14 +178,10 @@ def gate(
     from pipeline.cluster.access import ClusterAccess
     from pipeline.gate.follower import KafkaFollower
     from pipeline.gate.gate import Gate
+    from pipeline.gate.http import TOKEN_VARIABLE, GateServer, gate_metrics
     from pipeline.gate.waiting_room import GateLimits
-    from pipeline.web import ReadAtScrape, new_registry
+    from pipeline.web import ReadAtScrape, new_registry, parse_listen, read_token
 
-    try:
-        from pipeline.gate.http import TOKEN_VARIABLE, GateServer, gate_metrics
-        from pipeline.web import parse_listen, read_token
-    except ModuleNotFoundError as exc:
-        raise not_installed(exc.name or "starlette", "gate") from exc
     settings = source.settings(cluster=cluster)
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
@@ -209,8 +201,8 @@ def gate(
 
 
 def free_port(wanted: int | None) -> int | None:
-    """The port for a page, or a free one if it is taken; None for no page, or if its libraries are not installed."""
-    if wanted is None or find_spec("uvicorn") is None or find_spec("starlette") is None:
+    """The port for a page, or a free one if it is taken; None for no page."""
+    if wanted is None:
         return None
     return wanted if is_free(wanted) else free_ports(1)[0]
 
@@ -274,8 +266,6 @@ def _run_demo(
     where = path_text(place.root)
     remark(f"takes about {_DEMO_MEMORY} of memory, and {_DEMO_DISK} of disk a minute in {where}; Ctrl-C ends it")
     page_port = free_port(port)
-    if port is not None and page_port is None:
-        remark(f"no web page: {not_installed('starlette or uvicorn', 'dashboard')}")
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
     running = Demo(place, settings, console.listeners(), console.client_report, count, page_port)
     with call_on_signals(running.stop):

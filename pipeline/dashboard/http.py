@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -31,10 +31,19 @@ from pipeline.clock import wall_ms
 from pipeline.dashboard.client import SEE
 from pipeline.dashboard.reader import Feed, TablesReader, encoded
 from pipeline.dashboard.views import PARAMETERS, QUOTAS_CSV, Answers, View, read_query
-from pipeline.errors import PipelineError
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings
-from pipeline.web import Guard, Listen, ReadAtScrape, WebServer, is_bearer, new_registry, refuse_unguarded
+from pipeline.web import (
+    Guard,
+    Listen,
+    ReadAtScrape,
+    WebServer,
+    error_handlers,
+    is_bearer,
+    metrics_route,
+    new_registry,
+    refuse_unguarded,
+)
 
 
 def _ages(feed: Feed, now_ms: Callable[[], int]) -> Iterator[Metric]:
@@ -54,9 +63,6 @@ TOKEN_VARIABLE: Final = "KQUOTA_DASHBOARD_TOKEN"  # noqa: S105 - its name
 STATIC: Final = Path(__file__).with_name("static")
 _ANSWERS_AT_ONCE: Final = 2
 _KINDS: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
-_STATUS: Final = {1: 500, 2: 400, 3: 404, 4: 409, 5: 422, 6: 503}
-"""HTTP status by the exit code of an error."""
-
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -98,7 +104,7 @@ def build_app(
     # metrics have other threads, so that they are answered at any load.
     at_once = asyncio.Semaphore(_ANSWERS_AT_ONCE)
     routes += [Route(path, partial(_answered, at_once, path, view)) for path, view in answers.by_path().items()]
-    routes += [Route("/access", partial(_access, token)), Route("/metrics", partial(_metrics, registry))]
+    routes += [Route("/access", partial(_access, token)), metrics_route(registry)]
     routes += [Route("/healthz", _healthz), Route("/readyz", partial(_readyz, answers.feed))]
     return Starlette(
         routes=routes,
@@ -107,7 +113,7 @@ def build_app(
             # The page itself holds no data and shows the form for the token.
             Middleware(Guard, token=token, is_open=_is_open, headers=_HEADERS),
         ],
-        exception_handlers={PipelineError: _failed, HTTPException: _not_ours},
+        exception_handlers=_ERRORS | {HTTPException: _page_or_error},
     )
 
 
@@ -157,27 +163,21 @@ async def _readyz(feed: Feed, _request: Request) -> Response:
     return _json(encoded({"status": "ready", "health": state.health.state}))
 
 
-async def _metrics(registry: CollectorRegistry, _request: Request) -> Response:
-    text = await run_in_threadpool(generate_latest, registry)
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+_ERRORS: Final = error_handlers(SEE)
 
 
-async def _failed(_request: Request, exc: Any) -> Response:
-    return _json(encoded({"error": exc.message, "fix": exc.fix}), _STATUS.get(exc.exit_code, 500))
-
-
-async def _not_ours(request: Request, exc: Any) -> Response:
+async def _page_or_error(request: Request, exc: Any) -> Response:
     path = request.url.path
     if exc.status_code == 404 and not path.startswith("/api/") and "text/html" in request.headers.get("accept", ""):
         # The page has a sentence for it, and a link.
         return FileResponse(STATIC / "index.html", 404, media_type=_KINDS[".html"])
-    return _json(encoded({"error": f"not found: {request.method} {request.url.path}", "fix": SEE}), exc.status_code)
+    answer: Response = await _ERRORS[HTTPException](request, exc)
+    return answer
 
 
 # The server: all parts, on one socket.
 
 _FINISH_SECONDS: Final = 2
-_MOST_CONNECTIONS: Final = 256
 
 
 class DashboardServer(WebServer):
@@ -191,5 +191,5 @@ class DashboardServer(WebServer):
         refuse_unguarded(listen, token, TOKEN_VARIABLE)
         reader = TablesReader(settings.tables.root, signs, settings.scope, settings.purgatory.min_hold_ms)
         answers = Answers(reader, Feed(reader), settings)
-        app, most = build_app(answers, token, registry=new_registry("dashboard")), _MOST_CONNECTIONS
-        super().__init__(app, listen, lifespan="on", finish_seconds=_FINISH_SECONDS, most_connections=most)
+        app = build_app(answers, token, registry=new_registry("dashboard"))
+        super().__init__(app, listen, finish_seconds=_FINISH_SECONDS)

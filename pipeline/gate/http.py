@@ -12,30 +12,28 @@ Mistakes are answered with 400 (401, 404, 405, 421) and {"error": â€¦, "fix": â€
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from threading import Thread
 from typing import Annotated, Any, Final, get_args
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from pipeline.documents import json_text
 from pipeline.gate.follower import FollowerState
 from pipeline.gate.gate import Gate, GateTimeout, Throttled
 from pipeline.gate.waiting_room import GateDepleted
 from pipeline.web import (
+    Answer,
     Guard,
     Listen,
-    QueryRefused,
     WebServer,
+    error_handlers,
+    metrics_route,
     read_parameters,
     refuse_unguarded,
     until_gone,
@@ -51,13 +49,6 @@ _USAGE: Final = "GET /v1/throttle?user=NAME&client_id=NAME&wait_ms=MILLISECONDS"
 _STATUS: Final = {"following": "ok", "connecting": "catching-up", "catching-up": "catching-up"}
 
 
-class _Answer(JSONResponse):
-    """JSON that a terminal only shows, whatever names a throttle has: `curl` prints it there."""
-
-    def render(self, content: Any) -> bytes:
-        return json_text(content, allow_nan=False).encode()
-
-
 def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry | None = None) -> Starlette:
     """Make the ASGI application, with /metrics of a registry; the number of requests for throttles is added to it."""
     answers = Counter("kquota_gate_answers", "Answers to /v1/throttle.", ("answer",), registry=registry)
@@ -71,30 +62,25 @@ def build_app(gate: Gate, token: str | None = None, registry: CollectorRegistry 
         throttled = gate.throttle_of(query.user, query.client_id, query.broker_id)
         (go if throttled is None else stop).inc()
         if throttled is None:
-            return _Answer({"throttled": False})
+            return Answer({"throttled": False})
         retry_after_seconds = max(-(-throttled.remaining_ms // 1000), 1)
-        return _Answer(as_json(throttled), 429, {"Retry-After": str(retry_after_seconds)})
+        return Answer(as_json(throttled), 429, {"Retry-After": str(retry_after_seconds)})
 
     async def throttles(_request: Request) -> Response:
         running = [{**as_json(each), "except_client_ids": each.record.except_client_ids} for each in gate.throttles()]
-        return _Answer({"throttles": running})
+        return Answer({"throttles": running})
 
     async def healthz(_request: Request) -> Response:
-        return _Answer({"status": _STATUS.get(gate.state, "stale"), "state": gate.state})
+        return Answer({"status": _STATUS.get(gate.state, "stale"), "state": gate.state})
 
     routes = [Route("/v1/throttle", throttle), Route("/v1/throttles", throttles), Route("/healthz", healthz)]
     if registry is not None:
-        routes.append(Route("/metrics", partial(_metrics, registry)))
+        routes.append(metrics_route(registry))
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, token=token)],
-        exception_handlers={QueryRefused: _refused, HTTPException: _not_ours},
+        exception_handlers=error_handlers("GET /v1/throttle, /v1/throttles or /healthz"),
     )
-
-
-async def _metrics(registry: CollectorRegistry, _request: Request) -> Response:
-    # On a thread: the gauges take the gate's locks.
-    return Response(await run_in_threadpool(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _not_empty(text: str) -> str:
@@ -144,15 +130,6 @@ async def _wait_in_gate(gate: Gate, query: ThrottleQuery) -> None:
         client = query.model_dump(include={"user", "client_id", "broker_id"})
         async with gate.acquire_async(**client, request_bytes=LONG_POLL_BYTES, timeout_ms=query.wait_ms):
             pass
-
-
-async def _refused(_request: Request, exc: Any) -> Response:
-    return _Answer({"error": exc.message, "fix": exc.fix}, 400)
-
-
-async def _not_ours(request: Request, exc: Any) -> Response:
-    error, fix = f"not found: {request.method} {request.url.path}", "GET /v1/throttle, /v1/throttles or /healthz"
-    return _Answer({"error": error, "fix": fix}, exc.status_code)
 
 
 # The server.

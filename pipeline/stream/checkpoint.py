@@ -100,7 +100,7 @@ def open_checkpoint(checkpoint: str) -> CheckpointFiles:
     """The files of a checkpoint: a path, a URI with the scheme `file`, or an address of an object store.
 
     Raises:
-        UsageError: The scheme is none of these, or the package for object stores is not installed.
+        UsageError: The scheme is none of these.
     """
     if not has_scheme(checkpoint):
         return LocalFiles(checkpoint, Path(checkpoint))

@@ -13,9 +13,11 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import from_url
 from pydantic import SecretStr
 
-from pipeline.errors import PipelineError, Refused, Unreachable, UsageError, first_line
+from pipeline.errors import PipelineError, Refused, Unreachable, first_line
 from pipeline.settings.model import StoreSettings
 
 S3_SCHEMES: Final = ("s3", "s3a")
@@ -175,17 +177,11 @@ _OF_THE_CLIENT: Final = "aws_allow_http"
 class StoreObjects:
     """The objects under an address of a store's folder, such as `s3://bucket/tables`.
 
-    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds; the first
-    one `UsageError` if obstore is not installed.
+    Each call raises `Refused` if the store refuses, and `Unreachable` if it does not answer within seconds.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
-        try:
-            from obstore.store import from_url  # noqa: PLC0415 - of an extra
-        except ImportError as exc:
-            message = f"{address} cannot be checked: the package obstore is not installed"
-            raise UsageError(message, "pip install 'kafka-quota-pipeline[object-store]'") from exc
         options: Any = delta_rs_options(address) or {}
         client: Any = {"timeout": "5s", "connect_timeout": "5s"}
         if options.pop(_OF_THE_CLIENT, "") == "true":
@@ -197,8 +193,6 @@ class StoreObjects:
 
     def create(self, name: str, content: bytes) -> bool:
         """Write an object that must not be there yet, by a conditional put. False if the store refused: it is there."""
-        from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415 - of an extra
-
         with self._named_errors("write under"):
             try:
                 self._store.put(name, content, mode="create")
@@ -229,8 +223,6 @@ class StoreObjects:
 
     @contextmanager
     def _named_errors(self, step: str) -> Iterator[None]:
-        from obstore.exceptions import BaseError  # noqa: PLC0415 - of an extra
-
         try:
             yield
         except (BaseError, OSError) as exc:

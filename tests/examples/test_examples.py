@@ -69,7 +69,6 @@ def test_the_shell_script_goes_on_when_no_sidecar_answers() -> None:
 
 @pytest.mark.broker
 def test_the_shell_script_holds_off_while_the_sidecar_says_so(broker: EmbeddedBroker, job: ThrottleJob) -> None:
-    pytest.importorskip("uvicorn", reason="the extra gate is not installed")
     job.throttle("alice")
     command = [sys.executable, "-m", "pipeline.cli.main", "gate", "--listen", "127.0.0.1:0", "--topic", job.name]
     with running(*command, "--bootstrap-server", broker.bootstrap_servers) as sidecar:
@@ -107,9 +106,8 @@ def test_the_producer_holds_off_while_it_is_throttled(broker: EmbeddedBroker, jo
 
 @pytest.mark.broker
 def test_the_service_holds_requests_until_the_throttle_ends(broker: EmbeddedBroker, job: ThrottleJob) -> None:
-    pytest.importorskip("uvicorn", reason="the extra gate is not installed")
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "uvicorn", "examples.starlette_service:app", "--port", str(port)]
+    command = [sys.executable, "-m", "hypercorn", "examples.starlette_service:app", "--bind", f"127.0.0.1:{port}"]
 
     def upload(user: str) -> dict[str, int]:
         request = urllib.request.Request(f"http://127.0.0.1:{port}/upload", b"x" * 1_000)

@@ -51,7 +51,6 @@ def test_a_job_whose_check_fails_goes_on_in_its_process(broker: EmbeddedBroker, 
 def test_a_job_with_tables_and_checkpoint_in_a_store_loses_and_repeats_nothing(
     store: ObjectStore, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    pytest.importorskip("obstore", reason="needs the package obstore: pip install '.[object-store]'")
     try:
         fetch(lambda _: None, "s3")
         is_checkpoint_stored = True

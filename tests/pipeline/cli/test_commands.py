@@ -241,7 +241,10 @@ def test_mode_says_which_table_it_has_changed(tmp_path: Path, monkeypatch: pytes
     assert shown == {"mode": "shadow", "version": 2, "table": str(table)}
 
 
-NOT_FOR_HELP = ("pyspark", "delta", "py4j", "kafka", "pandas", "starlette", "uvicorn", "deltalake", "pyarrow", "numpy")
+NOT_FOR_HELP = (
+    *("pyspark", "delta", "py4j", "kafka", "pandas"),
+    *("starlette", "hypercorn", "deltalake", "pyarrow", "numpy"),
+)
 # Several commands one after the other, in one interpreter: what none of them has loaded, no single one loads.
 PROGRAM = """
 import contextlib, io, json, sys

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import pytest
 
+from pipeline.dashboard.reader import Feed, TablesReader
+from pipeline.dashboard.views import Answers, Query
 from pipeline.failpoints import FAILPOINTS
 from pipeline.job.status import JobLock, signs_of
 from pipeline.settings.loading import load_settings
@@ -22,11 +24,6 @@ from pipeline.tables.throttles import Held
 from schemas.throttle_record import Target
 from tests.faults.hand_job import Load
 from tests.pipeline.cli.running import kquota
-
-pytest.importorskip("starlette", reason="the extra dashboard is not installed")
-
-from pipeline.dashboard.reader import Feed, TablesReader
-from pipeline.dashboard.views import Answers, Query
 
 SEEDS: Final = range(8)
 INSTANTS: Final = 25

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from pipeline.clock import wall_ms
 from pipeline.command_line import TABLES_ROOT, carry
+from pipeline.dashboard.http import build_app
+from pipeline.dashboard.reader import Feed, TablesReader, encoded
+from pipeline.dashboard.views import PARAMETERS, Answers, quotas_csv
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
@@ -23,13 +27,7 @@ from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
 from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, quota
 from tests.waiting import wait_until
 
-testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
-
-from pipeline.dashboard.http import build_app  # noqa: E402
-from pipeline.dashboard.reader import Feed, TablesReader, encoded  # noqa: E402
-from pipeline.dashboard.views import PARAMETERS, Answers, quotas_csv  # noqa: E402
-
-Client = testclient.TestClient
+Client = TestClient
 
 
 @pytest.fixture(scope="module")

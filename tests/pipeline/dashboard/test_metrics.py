@@ -6,18 +6,16 @@ from shutil import which
 
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.testclient import TestClient
 
+from pipeline.dashboard.http import build_app
+from pipeline.dashboard.reader import Feed, TablesReader
+from pipeline.dashboard.views import Answers
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.web import new_registry
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.waiting import PATIENCE_SECONDS, wait_until
-
-testclient = pytest.importorskip("starlette.testclient", reason="the extra dashboard is not installed")
-
-from pipeline.dashboard.http import build_app  # noqa: E402
-from pipeline.dashboard.reader import Feed, TablesReader  # noqa: E402
-from pipeline.dashboard.views import Answers  # noqa: E402
 
 
 class Asked:
@@ -30,7 +28,7 @@ class Asked:
         self.registry: CollectorRegistry = new_registry("dashboard")
         answers = Answers(reader, self.feed, Settings(tables=TablesSettings(root=shop.root)))
         self.app = build_app(answers, token, lambda: shop.now_ms + self.later_ms, self.registry)
-        self.client = testclient.TestClient(self.app, base_url="http://127.0.0.1:8788", raise_server_exceptions=False)
+        self.client = TestClient(self.app, base_url="http://127.0.0.1:8788", raise_server_exceptions=False)
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"kquota_dashboard_{name}", labels)

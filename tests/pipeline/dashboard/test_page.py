@@ -30,7 +30,6 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-pytest.importorskip("uvicorn", reason="the extra dashboard is not installed")
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from pipeline.gate import http as gate_http
 from pipeline.gate.http import gate_metrics
 from pipeline.web import Listen, QueryRefused, ReadAtScrape
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS
 
-gate_http = pytest.importorskip("pipeline.gate.http", reason="the extra gate is not installed")
-httpx = pytest.importorskip("httpx", reason="the group test is not installed")
 ALICE = "/v1/throttle?user=alice&client_id=etl"
 
 

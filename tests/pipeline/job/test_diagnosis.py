@@ -174,7 +174,6 @@ def test_a_checkpoint_on_this_disk_is_compared_with_the_tables(tmp_path: Path, i
     assert f"checkpoint {checkpoint} does not fit the tables" in finding.text
 
 
-@pytest.mark.usefixtures("_obstore")
 def test_a_store_is_tried_and_a_checkpoint_there_is_compared_without_spark(store: ObjectStore, tmp_path: Path) -> None:
     root, checkpoint = store.address("doctor/tables"), store.address("doctor/checkpoint")
     create_missing(root)
@@ -194,7 +193,6 @@ def test_a_store_is_tried_and_a_checkpoint_there_is_compared_without_spark(store
     assert f"checkpoint {checkpoint} does not fit the tables" in wrong.text
 
 
-@pytest.mark.usefixtures("_obstore")
 def test_a_store_that_can_not_be_used_is_told_once_for_each_address(store: ObjectStore, tmp_path: Path) -> None:
     tables = TablesSettings(root="s3://nobucket/tables")
     reach_with(store.settings, tables.root)
@@ -202,11 +200,6 @@ def test_a_store_that_can_not_be_used_is_told_once_for_each_address(store: Objec
     (wrong,) = (finding for finding in diagnose(settings) if finding.subject == "store")
     assert wrong.severity == "error"
     assert wrong.text.startswith("cannot list s3://nobucket/tables: there is no such bucket. Fix: create it")
-
-
-@pytest.fixture
-def _obstore() -> None:
-    pytest.importorskip("obstore", reason="needs the package obstore: pip install '.[object-store]'")
 
 
 class SteppingJob:

@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from pipeline.cli.options import Source
-from pipeline.errors import Refused, Unreachable, UsageError
+from pipeline.errors import Refused, Unreachable
 from pipeline.settings.model import Settings, StoreSettings, TablesSettings
 from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.object_store import (
@@ -184,21 +184,11 @@ def test_a_wrong_region_is_told_with_the_right_one(message: str, more: str) -> N
     assert "the bucket is in another region, eu-north-1. Fix: correct store.region" in answer
 
 
-needs_obstore = pytest.mark.usefixtures("_obstore")
-
-
-@pytest.fixture
-def _obstore() -> None:
-    pytest.importorskip("obstore", reason="needs the package obstore: pip install '.[object-store]'")
-
-
-@needs_obstore
 def test_a_fit_store_passes_and_nothing_is_left_in_it(store: ObjectStore) -> None:
     refuse_unfit(store.address("fit"))
     assert not [file for file in Path(store.folder, BUCKET, "fit").rglob("*") if file.is_file()]
 
 
-@needs_obstore
 def test_two_of_the_same_name_are_refused_and_the_first_stays(store: ObjectStore) -> None:
     objects = StoreObjects(store.address("objects"))
     assert objects.create("a/one", b"first")
@@ -211,7 +201,6 @@ def test_two_of_the_same_name_are_refused_and_the_first_stays(store: ObjectStore
     assert objects.read("a/one") is None
 
 
-@needs_obstore
 @pytest.mark.parametrize(
     ("change", "bucket", "message"),
     [
@@ -229,23 +218,15 @@ def test_what_is_wrong_is_told(store: ObjectStore, change: dict[str, Any], bucke
     assert "\n" not in str(refused.value)
 
 
-@needs_obstore
 def test_a_store_that_does_not_answer_is_named(store: ObjectStore) -> None:
     reach_with(store.settings.model_copy(update={"endpoint": "http://127.0.0.1:9"}), f"s3://{BUCKET}")
     with pytest.raises(Unreachable, match=r"nothing answers at http://127\.0\.0\.1:9"):
         refuse_unfit(f"s3://{BUCKET}/tables")
 
 
-@needs_obstore
 def test_a_store_that_ignores_conditional_put_is_refused(unconditional: ObjectStore) -> None:
     with pytest.raises(Refused, match=r"the store ignores conditional put \(If-None-Match\)"):
         refuse_unfit(unconditional.address("tables"))
-
-
-def test_without_the_library_the_command_that_installs_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
-    with pytest.raises(UsageError, match=r"pip install 'kafka-quota-pipeline\[object-store\]'"):
-        refuse_unfit("s3://bucket/tables")
 
 
 @pytest.fixture
