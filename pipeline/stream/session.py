@@ -365,14 +365,14 @@ class SparkStarter:
         settings: Of the job; what Spark needs to reach a checkpoint in a store is added.
 
     Attributes:
-        warms_up: Set when there is a session; `session` returns it at once, or after a run of the warm-up.
+        warms_up: Set when there is a session; `session_unless` returns it at once, or after a run of the warm-up.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._spark = with_store(settings)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start")
-        self._session: Future[SparkSession] | None = None
+        self._session: Future[SparkSession]
         self._starts_jvm = False
         self._wanted = Event()
         self.warms_up = Event()
@@ -396,35 +396,27 @@ class SparkStarter:
         self._session = self._pool.submit(start)
         return self
 
-    def session(self) -> SparkSession:
-        """Wait for the session and its warm-up; one that has not begun is left out. An error of its start is raised."""
-        return self._begun().result()
-
     def session_unless(self, given_up: Event) -> SparkSession | None:
-        """Wait for the session or the event, whichever comes first; None if it was the event."""
-        session = self._begun()
-        while not session.done():
+        """Wait for the session and its warm-up, or for the event, whichever comes first; None if it was the event.
+
+        A warm-up that has not begun is left out. An error of the start is raised. Only inside the context.
+        """
+        self._wanted.set()
+        while not self._session.done():
             if given_up.wait(_POLL_SECONDS):
                 return None
-        return session.result()
+        return self._session.result()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         session = self._session
-        if session is not None and not session.cancel():
+        if not session.cancel():
             self._cut_short(session)
             if session.exception() is None:
                 with suppress(Py4JError, OSError):  # the JVM has ended, or got the same signal and ends now
                     session.result().stop()
         self._pool.shutdown()
-
-    def _begun(self) -> Future[SparkSession]:
-        if self._session is None:
-            message = "enter the starter before asking for its session"
-            raise RuntimeError(message)
-        self._wanted.set()
-        return self._session
 
     def _cut_short(self, session: Future[SparkSession]) -> None:
         """End the making of the session, which is not needed any more: kill the JVM if this starter has started it.

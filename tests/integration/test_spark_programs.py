@@ -99,6 +99,7 @@ def test_state_on_the_disk_of_a_node_that_the_cluster_chooses_is_refused(
 READING = r"""
 import sys
 from pathlib import Path
+from threading import Event
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.collect import collect_on_executors
 from pipeline.errors import Unreachable
@@ -110,7 +111,7 @@ spark = SparkSettings(master=sys.argv[1], conf={"spark.executor.memory": "600m"}
 with SparkStarter(Settings(spark=spark)) as starter:
     events = "concat('{\"event_time_ms\":1,\"user\":\"u', id % 10, '\",\"client_id\":\"\"}')"
     place = ("'usage' AS topic", "0 AS partition", "id AS offset", "timestamp_millis(1000) AS timestamp")
-    raw = starter.session().range(0, 1_000, 1, 4).selectExpr(f"CAST({events} AS BINARY) AS value", *place)
+    raw = starter.session_unless(Event()).range(0, 1_000, 1, 4).selectExpr(f"CAST({events} AS BINARY) AS value", *place)
     try:
         batch = collect_on_executors(raw, rules, 200)
         print("read", batch.good_count, batch.usage.num_rows, flush=True)
