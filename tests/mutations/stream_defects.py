@@ -51,20 +51,23 @@ DEFECTS: Final = (
     ),
     Defect(
         "true counts as the number 1",
-        "_number_check",
-        ("if type(value) is not int:", "if not isinstance(value, int):"),
+        "_cause",
+        ("UsageEvent.model_validate(members)", "UsageEvent.model_validate(members, strict=False)"),
         _READER,
     ),
     Defect(
         "half a character in a name is taken for a name",
-        "_name_check",
-        ("if not _is_unicode(name):", "if False:"),
+        "_cause",
+        (
+            "except ValidationError as exc:",
+            "except ValidationError as exc:\n        if 'unicode' in str(exc): return None",
+        ),
         _READER,
     ),
     Defect(
         "a long name in other letters passes the quick step, which counts characters",
         "_decoded",
-        (r'if len(value) > _SHORTEST_LIMIT and (b"\\" in value or not value.isascii()):', "if False:"),
+        (r'if len(value) > LARGEST_NAME_BYTES and (b"\\" in value or not value.isascii()):', "if False:"),
         _READER,
     ),
     Defect(

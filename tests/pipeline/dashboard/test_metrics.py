@@ -6,7 +6,6 @@ from shutil import which
 
 import pytest
 from prometheus_client import CollectorRegistry
-from starlette.testclient import TestClient
 
 from pipeline.dashboard.http import build_app
 from pipeline.dashboard.reader import Feed, TablesReader
@@ -16,6 +15,9 @@ from pipeline.settings.model import Settings, TablesSettings
 from pipeline.web import new_registry
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.waiting import PATIENCE_SECONDS, wait_until
+
+# Its import warns that another library will take its place.
+testclient = pytest.importorskip("starlette.testclient")
 
 
 class Asked:
@@ -28,7 +30,7 @@ class Asked:
         self.registry: CollectorRegistry = new_registry("dashboard")
         answers = Answers(reader, self.feed, Settings(tables=TablesSettings(root=shop.root)))
         self.app = build_app(answers, token, lambda: shop.now_ms + self.later_ms, self.registry)
-        self.client = TestClient(self.app, base_url="http://127.0.0.1:8788", raise_server_exceptions=False)
+        self.client = testclient.TestClient(self.app, base_url="http://127.0.0.1:8788", raise_server_exceptions=False)
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"kquota_dashboard_{name}", labels)
