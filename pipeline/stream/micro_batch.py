@@ -31,7 +31,6 @@ from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import OffsetLog, OffsetRange
 from pipeline.stream.collect import Collector
-from pipeline.stream.dead_letters import causes_of
 from pipeline.stream.job_tables import JobTables, Outcome
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import (
@@ -39,6 +38,7 @@ from pipeline.stream.usage_columns import (
     ClockWarning,
     CollectedBatch,
     NewNames,
+    causes_of,
     fold_clients,
     limit_event_times,
 )

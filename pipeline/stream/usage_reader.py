@@ -29,16 +29,18 @@ import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from pipeline import process
-from pipeline.stream.dead_letters import DeadLetter, Refused, letters_of_elements
 from pipeline.stream.usage_columns import (
     COUNTED,
     EVENT_SCHEMA,
     CollectedBatch,
+    DeadLetter,
     EventTimes,
     FoundEvents,
     ReadingRules,
+    Refused,
     Times,
     append_times,
+    letters_of_elements,
     merge_batches,
     too_old,
 )

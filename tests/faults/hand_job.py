@@ -35,10 +35,9 @@ from pipeline.settings.model import (
 )
 from pipeline.stream.append_clocks import AppendClocks
 from pipeline.stream.checkpoint import OffsetRange
-from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RatesTable
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.usage_columns import USAGE_SCHEMA, CollectedBatch
+from pipeline.stream.usage_columns import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing

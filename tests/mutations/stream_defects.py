@@ -132,7 +132,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "refused elements without a row are counted nowhere",
-        "pipeline.stream.dead_letters:causes_of",
+        "pipeline.stream.usage_columns:causes_of",
         ("more = dead_count - letters.num_rows", "more = 0"),
         _COLUMNS,
     ),

@@ -10,21 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.stream.dead_letters import (
-    DEAD_LETTER_SCHEMA,
-    MORE_REFUSED,
-    DeadLetter,
-    Refused,
-    causes_of,
-    letter_rows,
-    letters_of_elements,
-)
 from pipeline.stream.usage_columns import (
+    DEAD_LETTER_SCHEMA,
     LARGEST_SUM,
+    MORE_REFUSED,
     USAGE_SCHEMA,
     CollectedBatch,
+    DeadLetter,
     EventsAhead,
+    Refused,
+    causes_of,
     fold_clients,
+    letter_rows,
+    letters_of_elements,
     limit_event_times,
     merge_batches,
     merge_usage,

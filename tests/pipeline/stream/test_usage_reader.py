@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.stream import usage_reader
-from pipeline.stream.dead_letters import DEAD_LETTER_SCHEMA
-from pipeline.stream.usage_columns import LARGEST_SUM, USAGE_SCHEMA
+from pipeline.stream.usage_columns import DEAD_LETTER_SCHEMA, LARGEST_SUM, USAGE_SCHEMA
 from pipeline.stream.usage_reader import NO_JSON, NO_OBJECT, NO_OBJECTS, NO_UTF8
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
