@@ -110,13 +110,6 @@ CLAIMS: Final = (
         "a 50 s mean outside 0.85 to 1.15 T from 40 s after a move on",
         command="python -m bench split_client -- --write",
     ),
-    Claim(
-        "A level is between T / n and T at every second",
-        "broker-levels.md",
-        found(r"T / n ≤ level ≤ T, at every second \| ([\d of]+) \|", "{0} simulated runs"),
-        "one run with another level",
-        command="make test-long",
-    ),
     _of_peers(
         "Catches up as fast as Kafka Streams, on objects",
         r"objects\*\*[^÷]*÷ Kafka Streams = ([\d.]+) warm, ([\d.]+) cold",

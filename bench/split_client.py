@@ -31,7 +31,7 @@ SCOPES: Final = {"broker": "mirror", "cluster": "cluster"}
 """The scope of the sync, and its name in the table."""
 WINDOW_SECONDS: Final = 50
 SETTLED_SECONDS: Final = 40
-"""As docs/broker-levels.md judges a level: each 50 s from 40 s after the start or the move on."""
+"""What is judged: each 50 s from 40 s after the start or the move on."""
 BOUND: Final = 200_000.0
 REQUESTS_PER_SECOND: Final = 40.0
 SPLIT: Final = (0.9, 0.1)

@@ -1,4 +1,4 @@
-"""Writes deploy/jvm/jars.lock: fetches the jars that the pom names and records their sizes and hashes.
+"""Writes deploy/jvm/jars.lock: fetches the jars that the pom names and records their hashes.
 
     python -m deploy.jvm
 
@@ -12,15 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pipeline.jvm.jars import LockedJar, download, jars_unavailable, pyspark_jars_folder, sha256_of
+from pipeline.jvm.jars import LockedJar, download, jars_unavailable, sha256_of
 
 HEADER = "# Jars in addition to those of pyspark. Written by `python -m deploy.jvm` from deploy/jvm/pom.xml.\n"
-_FIELDS = "# set, group:artifact:version, origin (pyspark: taken from pyspark's own jars/ folder), bytes, sha256\n"
+_FIELDS = "# set, group:artifact:version, sha256\n"
 _NAMESPACE = "{http://maven.apache.org/POM/4.0.0}"
 
 
 def jars_of_pom(pom: Path) -> dict[LockedJar, str]:
-    """The jars of each profile (a set), with size 0 and no hash, and the comment inside each dependency as its note."""
+    """The jars of each profile (a set), without a hash, and the comment inside each dependency as its note."""
     parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))  # noqa: S314 - our own file
     root = ElementTree.parse(pom, parser).getroot()  # noqa: S314
     return dict(found for profile in root.iter(f"{_NAMESPACE}profile") for found in _jars_of_profile(profile))
@@ -35,7 +35,7 @@ def format_lock(jars: Sequence[LockedJar], header: str = HEADER, notes: Mapping[
             if jar.jar_set == jar_set:
                 note = (notes or {}).get(jar.coordinates)
                 lines += [f"# {note}"] if note else []
-                lines.append(f"{jar_set} {jar.coordinates} {jar.origin} {jar.size_bytes} {jar.sha256}")
+                lines.append(f"{jar_set} {jar.coordinates} {jar.sha256}")
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks)
 
@@ -44,14 +44,11 @@ def write_lock(pom: Path, lock: Path, header: str = HEADER) -> None:
     """Fetch everything `pom` names and write `lock`; raises `Unreachable`."""
     notes = jars_of_pom(pom)
     with tempfile.TemporaryDirectory(prefix="kquota-lock-") as folder:
-        reason = download([jar for jar in notes if jar.origin == "maven"], Path(folder))
-        places = {
-            jar: ((pyspark_jars_folder() or Path()) if jar.origin == "pyspark" else Path(folder)) / jar.file_name
-            for jar in notes
-        }
+        reason = download(list(notes), Path(folder))
+        places = {jar: Path(folder) / jar.file_name for jar in notes}
         if absent := [jar.file_name for jar, path in places.items() if not path.exists()]:
             raise jars_unavailable(absent, reason)
-        locked = [replace(jar, size_bytes=path.stat().st_size, sha256=sha256_of(path)) for jar, path in places.items()]
+        locked = [replace(jar, sha256=sha256_of(path)) for jar, path in places.items()]
     text = format_lock(locked, header, {jar.coordinates: note for jar, note in notes.items()})
     lock.write_text(text, encoding="utf-8")
     sys.stdout.write(f"{len(locked)} jars locked\n")
@@ -60,14 +57,11 @@ def write_lock(pom: Path, lock: Path, header: str = HEADER) -> None:
 def _jars_of_profile(profile: ElementTree.Element) -> Iterator[tuple[LockedJar, str]]:
     for dependency in profile.iter(f"{_NAMESPACE}dependency"):
         comments = [child.text or "" for child in dependency if callable(child.tag)]  # a comment's tag is a function
-        provided = dependency.findtext(f"{_NAMESPACE}scope") == "provided"
         jar = LockedJar(
             jar_set=profile.findtext(f"{_NAMESPACE}id", ""),
             group=dependency.findtext(f"{_NAMESPACE}groupId", ""),
             artifact=dependency.findtext(f"{_NAMESPACE}artifactId", ""),
             version=dependency.findtext(f"{_NAMESPACE}version", ""),
-            origin="pyspark" if provided else "maven",
-            size_bytes=0,
             sha256="",
         )
         yield jar, " ".join(" ".join(comments).split())

@@ -5,44 +5,14 @@ what the brokers hold shows later whether they made it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol, Self
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from pipeline.brokers.native import CALLBACK, NativeEntity, NativeQuotas
+from pipeline.brokers.native import Look
 from pipeline.clock import Clock
-from pipeline.cluster.access import ClusterAccess
-from pipeline.errors import Refused
 from pipeline.tables.broker_quotas import APPLIED, NOT_APPLIED, PENDING, BrokerQuotasTable
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.writes import Change, Owned
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The brokers, and all values of kquota's quota types that they hold at entities that the quota table can name.
-
-    `callbacks` has the brokers that do not enforce these values, and the class that decides there.
-    """
-
-    broker_ids: tuple[str, ...]
-    held: Mapping[EntryKey, float]
-    callbacks: Mapping[str, str] = field(default_factory=dict)
-
-    def refuse_callbacks(self) -> None:
-        """Raise `Refused` if a broker leaves quotas to a class that is not Kafka's own."""
-        if self.callbacks:
-            fix = f"take {CALLBACK} out of the configuration of these brokers and restart them (in Strimzi: spec.kafka."
-            fix += "quotas.type: kafka), or let clients wait by the gate or the throttle topic"
-            raise Refused(callbacks_text(self.callbacks), fix)
-
-
-def callbacks_text(callbacks: Mapping[str, str]) -> str:
-    """Which brokers do not enforce the quotas that kquota writes, and why."""
-    brokers: dict[str, list[str]] = {}
-    for broker_id, name in callbacks.items():
-        brokers.setdefault(name, []).append(broker_id)
-    who = "; ".join(f"{name} on broker {', '.join(ids)}" for name, ids in brokers.items())
-    return f"Kafka's own quotas, which kquota writes, are off where another class decides ({CALLBACK}): {who}"
 
 
 class ClusterQuotas(Protocol):
@@ -51,61 +21,8 @@ class ClusterQuotas(Protocol):
     def look(self) -> Look:
         """See `Look`."""
 
-    def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
+    def make(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
         """Make changes; returns the keys that the brokers refuse, with the reason."""
-
-
-class KafkaQuotas:
-    """The quotas of a real cluster. Each call is one try. Connects at the first one, and again after a failure."""
-
-    def __init__(self, access: ClusterAccess) -> None:
-        self._access = access
-        self._native: NativeQuotas | None = None
-
-    def look(self) -> Look:
-        """See `ClusterQuotas`."""
-        native = self._connected()
-        held = {
-            EntryKey(*names, quota_type): value
-            for quota in native.describe()
-            if (names := quota.entity.row_names()) is not None
-            for quota_type, value in quota.bounds.items()
-        }
-        broker_ids = native.broker_ids()
-        return Look(tuple(map(str, broker_ids)), held, _named(native.callbacks(broker_ids)))
-
-    def callbacks(self) -> dict[str, str]:
-        """See `Look`."""
-        native = self._connected()
-        return _named(native.callbacks(native.broker_ids()))
-
-    def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
-        """See `ClusterQuotas`."""
-        by_entity: dict[NativeEntity, dict[str, float | None]] = {}
-        for change in changes:
-            by_entity.setdefault(_entity_of(change.key), {})[change.key.quota_type] = change.new
-        refused = {refusal.entity: refusal.reason for refusal in self._connected().alter(by_entity)}
-        return {change.key: refused[entity] for change in changes if (entity := _entity_of(change.key)) in refused}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_failure: object) -> None:
-        if self._native is not None:
-            self._native.close()
-
-    def _connected(self) -> NativeQuotas:
-        if self._native is None:
-            self._native = NativeQuotas(self._access)
-        return self._native
-
-
-def _named(callbacks: Mapping[int, str]) -> dict[str, str]:
-    return {str(broker_id): name for broker_id, name in callbacks.items()}
-
-
-def _entity_of(key: EntryKey) -> NativeEntity:
-    return NativeEntity.of_row(key.user, key.client_id)
 
 
 # A broker that is asked may not have heard yet of what the controller has answered. It hears of it within some ms,
@@ -144,7 +61,7 @@ class ChangeWriter:
         """Make changes. If it raises, they are undecided, all of them."""
         self._table.append([(change, PENDING) for change in changes], self._clock.now().wall_ms)
         self.undecided = tuple(changes)
-        refused = self._cluster.alter(changes)
+        refused = self._cluster.make(changes)
         now = self._clock.now()
         taken = tuple(change for change in changes if change.key not in refused)
         left = tuple((change, refused[change.key]) for change in changes if change.key in refused)

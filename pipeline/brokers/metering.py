@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.brokers.changes import ChangeWriter, KafkaQuotas, Look
+from pipeline.brokers.changes import ChangeWriter
+from pipeline.brokers.native import Look, NativeQuotas
 from pipeline.brokers.running import Finding, cluster_name, sync_lock
 from pipeline.brokers.sync import ChosenQuotas
 from pipeline.clock import SystemClock
@@ -80,7 +81,7 @@ def status(settings: Settings) -> tuple[list[Metering], Mapping[str, str]]:
 
 
 def _look(settings: Settings) -> Look:
-    with KafkaQuotas(ClusterAccess.from_settings(settings.kafka)) as cluster:
+    with NativeQuotas(ClusterAccess.from_settings(settings.kafka)) as cluster:
         return cluster.look()
 
 
@@ -104,10 +105,10 @@ def write(settings: Settings, changes: list[Change]) -> None:
         PipelineError: The cluster or the table cannot be written.
     """
     access = ClusterAccess.from_settings(settings.kafka)
-    with KafkaQuotas(access) as cluster:
+    with NativeQuotas(access) as cluster:
         table = None if running_sync(settings.tables.root) else _table(settings, access)
         if table is None:
-            refused = list(cluster.alter(changes).items())
+            refused = list(cluster.make(changes).items())
         else:
             with sync_lock(settings.tables.root):
                 writer = ChangeWriter(table, cluster, SystemClock())

@@ -5,7 +5,7 @@ The connection is made again when it is lost.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -16,9 +16,10 @@ from kafka.protocol import admin as kafka_admin
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Acl
 from pipeline.cluster.connecting import as_cluster_error
-from pipeline.errors import ClusterUnreachable, Unreachable
+from pipeline.errors import ClusterUnreachable, Refused, Unreachable
 from pipeline.tables.quotas.files import DeclaredQuota
 from quota.broker_levels.entries import EntryKey, is_metering
+from quota.broker_levels.writes import Change
 from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.units import bound_mistake, exact_text
 from schemas.usage import LARGEST_NAME_BYTES
@@ -229,6 +230,34 @@ def _entity_in(entry: Any) -> NativeEntity:
     return NativeEntity.of((part.entity_type, part.entity_name) for part in entry.entity)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The brokers, and all values of kquota's quota types that they hold at entities that the quota table can name.
+
+    `callbacks` has the brokers that do not enforce these values, and the class that decides there.
+    """
+
+    broker_ids: tuple[str, ...]
+    held: Mapping[EntryKey, float]
+    callbacks: Mapping[str, str] = field(default_factory=dict)
+
+    def refuse_callbacks(self) -> None:
+        """Raise `Refused` if a broker leaves quotas to a class that is not Kafka's own."""
+        if self.callbacks:
+            fix = f"take {CALLBACK} out of the configuration of these brokers and restart them (in Strimzi: spec.kafka."
+            fix += "quotas.type: kafka), or let clients wait by the gate or the throttle topic"
+            raise Refused(callbacks_text(self.callbacks), fix)
+
+
+def callbacks_text(callbacks: Mapping[str, str]) -> str:
+    """Which brokers do not enforce the quotas that kquota writes, and why."""
+    brokers: dict[str, list[str]] = {}
+    for broker_id, name in callbacks.items():
+        brokers.setdefault(name, []).append(broker_id)
+    who = "; ".join(f"{name} on broker {', '.join(ids)}" for name, ids in brokers.items())
+    return f"Kafka's own quotas, which kquota writes, are off where another class decides ({CALLBACK}): {who}"
+
+
 log = logging.getLogger(__name__)
 
 _REQUESTS: Final = {DESCRIBE_QUOTAS: "DescribeClientQuotas (API 48)", ALTER_QUOTAS: "AlterClientQuotas (API 49)"}
@@ -240,8 +269,8 @@ Outcome = TypeVar("Outcome")
 class NativeQuotas:
     """Reads and changes Kafka's own client quotas. Not safe for several threads. Use it in a `with` block, or close it.
 
-    A call that is not answered may be made again, over a new connection: to describe changes nothing, and to alter
-    twice is the same as once.
+    It connects at the first call, and again after a failure. A call that is not answered may be made again: to describe
+    changes nothing, and to alter twice is the same as once.
 
     Raises:
         ClusterUnreachable: No broker answers.
@@ -250,7 +279,7 @@ class NativeQuotas:
 
     def __init__(self, access: ClusterAccess) -> None:
         self._access = access
-        self._admin: Any = access.open(KafkaAdminClient)
+        self._admin: Any = None
 
     def describe(self) -> list[NativeQuota]:
         """Every quota of every entity, ips among them, in no certain order.
@@ -279,13 +308,33 @@ class NativeQuotas:
             refused += self._called(ALTER_QUOTAS, partial(_altered, batch))
         return refused
 
+    def look(self) -> Look:
+        """The brokers, and what they hold of kquota's quota types. Raises as `describe`."""
+        held = {
+            EntryKey(*names, quota_type): value
+            for quota in self.describe()
+            if (names := quota.entity.row_names()) is not None
+            for quota_type, value in quota.bounds.items()
+        }
+        broker_ids = self.broker_ids()
+        return Look(tuple(map(str, broker_ids)), held, self.callbacks(broker_ids))
+
+    def make(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
+        """Make changes; returns the keys that the brokers refuse, with the reason. Raises as `alter`."""
+        by_entity: dict[NativeEntity, dict[str, float | None]] = {}
+        entities = {change.key: NativeEntity.of_row(change.key.user, change.key.client_id) for change in changes}
+        for change in changes:
+            by_entity.setdefault(entities[change.key], {})[change.key.quota_type] = change.new
+        refused = {refusal.entity: refusal.reason for refusal in self.alter(by_entity)}
+        return {key: refused[entity] for key, entity in entities.items() if entity in refused}
+
     def broker_ids(self) -> list[int]:
         """The ids of the brokers that are up, in order. A broker that is fenced, as it is at its start, is none."""
         brokers = self._called(DESCRIBE_QUOTAS, lambda admin: admin.describe_cluster()["brokers"])
         return sorted(broker["broker_id"] for broker in brokers if not broker.get("is_fenced"))
 
-    def callbacks(self, broker_ids: Iterable[int]) -> dict[int, str]:
-        """The class that decides on quotas, of each broker where that is not Kafka itself; raises as `describe`.
+    def callbacks(self, broker_ids: Iterable[int]) -> dict[str, str]:
+        """The class that decides on quotas, by the id of each broker where that is not Kafka; raises as `describe`.
 
         A broker that does not answer, as one that is being restarted, or that has just joined, is left out.
         """
@@ -331,9 +380,9 @@ def _altered(batch: QuotaChanges, admin: Any) -> list[AlterRefusal]:
 _ANSWER_MS: Final = 3_000
 
 
-def _callbacks(broker_ids: Sequence[int], admin: Any) -> tuple[dict[int, str], bool]:
+def _callbacks(broker_ids: Sequence[int], admin: Any) -> tuple[dict[str, str], bool]:
     """The class of each broker that names one, and whether this connection does not know a broker."""
-    found, is_new = {}, False
+    found, is_new = dict[str, str](), False
     for broker_id in broker_ids:
         try:
             name = callback_in(_sent(admin, callback_request(broker_id), broker_id, _ANSWER_MS))
@@ -343,7 +392,7 @@ def _callbacks(broker_ids: Sequence[int], admin: Any) -> tuple[dict[int, str], b
             is_new |= isinstance(exc, _ERRORS.UnknownBrokerIdError)
             log.debug("broker %d does not tell its %s: %s", broker_id, CALLBACK, exc)
         else:
-            found.update({broker_id: name} if name else {})
+            found.update({str(broker_id): name} if name else {})
     return found, is_new
 
 

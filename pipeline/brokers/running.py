@@ -1,11 +1,11 @@
 """The life of a sync: lock, reach the cluster, take over, a period each second, upkeep, metrics, retries, stop.
 
-And what a sync would do now, without writing anything: for dry runs, differences and `kquota doctor`.
+And what a sync would do now, without writing anything: for dry runs and `kquota doctor`.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Final, Literal
 from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from pipeline.brokers.changes import KafkaQuotas, callbacks_text
+from pipeline.brokers.native import NativeQuotas, callbacks_text
 from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower, drift_line
 from pipeline.clock import Clock, SystemClock, wall_ms
 from pipeline.cluster.access import ClusterAccess
@@ -32,9 +32,9 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.upkeep import clean, compact
-from quota.broker_levels.entries import EntryKey, OwnLimits
+from quota.broker_levels.entries import OwnLimits
 from quota.broker_levels.sync import AlterBudget, BrokerSync
-from quota.broker_levels.writes import Change, Drift, Owned, Refusal
+from quota.broker_levels.writes import Change
 from quota.units import age_text
 
 # Makes the parts of a sync from the settings.
@@ -143,7 +143,7 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
         PipelineError: The tables cannot be read at the start, or the brokers refuse the first look.
     """
     access = ClusterAccess.from_settings(settings.kafka)
-    with sync_lock(settings.tables.root), KafkaQuotas(access) as cluster:
+    with sync_lock(settings.tables.root), NativeQuotas(access) as cluster:
         sources = open_sources(settings)
         name = _name_once_reached(settings, access, wait)
         if name is None:
@@ -166,7 +166,7 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
 def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
     """Do one period, with all changes that it wants. Returns what is known after it. Raises as `run_sync`."""
     access = ClusterAccess.from_settings(settings.kafka)
-    with sync_lock(settings.tables.root), KafkaQuotas(access) as cluster:
+    with sync_lock(settings.tables.root), NativeQuotas(access) as cluster:
         sources, name = open_sources(settings), cluster_name(settings, access)
         sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt, at_once=True)
         log.info("changes made: %d", sync.step())
@@ -174,7 +174,7 @@ def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
 
 
 def _taken_over(
-    settings: Settings, sources: Sources, name: str, cluster: KafkaQuotas, *, adopt: bool, at_once: bool = False
+    settings: Settings, sources: Sources, name: str, cluster: NativeQuotas, *, adopt: bool, at_once: bool = False
 ) -> tuple[BrokerQuotaSync, BrokerSync]:
     control, table = new_control(settings, adopt=adopt, at_once=at_once), BrokerQuotasTable(settings.tables.root, name)
     sync = BrokerQuotaSync(control, sources, table, cluster, SystemClock(), settings.sync.describe_every_ms)
@@ -230,14 +230,12 @@ def _name_once_reached(settings: Settings, access: ClusterAccess, wait: Wait) ->
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """What a sync would find and do: changes, the most urgent first, and what it leaves or cannot write."""
+    """What a sync would do: changes, the most urgent first. `control` has what it leaves, owns or cannot write."""
 
     cluster: str
     quota_version: int
     changes: tuple[Change, ...]
-    drifts: tuple[Drift, ...]
-    refused: tuple[Refusal, ...]
-    owned: Mapping[EntryKey, Owned]
+    control: BrokerSync
 
 
 def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
@@ -246,7 +244,7 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     sources = open_sources(settings)
     uri, cluster = table_uri(settings.tables.root, NAME), cluster_name(settings, access)
     before, state = None, state_of(StoredTable(uri), cluster)
-    with KafkaQuotas(access) as brokers:
+    with NativeQuotas(access) as brokers:
         while state != before:  # else what a running sync writes meanwhile looks like the work of others
             found, before = brokers.look(), state
             state = state_of(StoredTable(uri), cluster)
@@ -264,7 +262,7 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     if rows is not None:
         control.record(rows)
     changes = control.period(now_ms if usage is None else usage.known_until_ms, now_ms)
-    return SyncPlan(cluster, quotas.version, tuple(changes), control.drifts, control.refused, control.owned)
+    return SyncPlan(cluster, quotas.version, tuple(changes), control)
 
 
 # What `kquota doctor` finds about the brokers' quotas.
@@ -281,22 +279,25 @@ def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
     process = running_sync(root)
     if newest_ms is None and process is None:
         yield "ok", f"not used: the brokers enforce what others set ({command_text('quotas', 'sync', '--help')})"
-        with suppress(PermissionMissing), KafkaQuotas(ClusterAccess.from_settings(settings.kafka)) as cluster:
-            if callbacks := cluster.callbacks():
+        with suppress(PermissionMissing), NativeQuotas(ClusterAccess.from_settings(settings.kafka)) as cluster:
+            if callbacks := cluster.callbacks(cluster.broker_ids()):
                 yield "warning", callbacks_text(callbacks)
         return
     plan = inspect(settings)
     last = "no change yet" if newest_ms is None else f"last change {age_text(max(now_ms - newest_ms, 0))} ago"
     runs = "does not run on this machine" if process is None else f"runs as process {process}"
-    severity: Literal["ok", "warning"] = "warning" if plan.owned and process is None else "ok"
-    yield severity, f"{runs}, {last}; values that are kquota's on the brokers of {plan.cluster}: {len(plan.owned)}"
-    see = command_text("quotas", "diff", "--brokers")
+    severity: Literal["ok", "warning"] = "warning" if plan.control.owned and process is None else "ok"
+    yield (
+        severity,
+        f"{runs}, {last}; values that are kquota's on the brokers of {plan.cluster}: {len(plan.control.owned)}",
+    )
+    see = command_text("quotas", "sync", "--dry-run")
     if plan.changes and process is None:
         yield "warning", f"values that the brokers must get: {len(plan.changes)}. Fix: start it again; see {see}"
-    for drift in plan.drifts[:_SHOWN]:
+    for drift in plan.control.drifts[:_SHOWN]:
         yield "warning", f"{drift_line(drift)}. Fix: remove it there, or start the sync with --adopt"
-    if len(plan.drifts) > _SHOWN:
-        yield "warning", f"and {len(plan.drifts) - _SHOWN} more such values: see {see}"
+    if len(plan.control.drifts) > _SHOWN:
+        yield "warning", f"and {len(plan.control.drifts) - _SHOWN} more such values: see {see}"
 
 
 # The lock of one sync for a set of tables. It lies next to the tables, where they are on a local disk. A sync that

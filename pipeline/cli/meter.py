@@ -18,7 +18,6 @@ from pipeline.cli.options import (
     JobSource,
     MetricsPort,
     Output,
-    UsageTopicName,
     wait_until_stopped,
     writable,
 )
@@ -34,19 +33,15 @@ from pipeline.settings.model import Settings
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from quota.units import age_text, rate_text, rate_unit
-from schemas.names import MARKER_TOPIC, USAGE_TOPIC
+from schemas.names import USAGE_TOPIC
 
 if TYPE_CHECKING:
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.meter.scrape_meter import ExporterSource
-    from pipeline.meter.scrapes import NameMap
+    from pipeline.meter.scrape_meter import Address, ExporterSource
     from pipeline.observe.findings import Findings
     from pipeline.observe.observation import Line, Observation
     from pipeline.observe.sources import FollowedQuotas, Source, SourceState
     from quota.broker_levels.writes import Change
-
-
-MarkerTopicName = Annotated[str | None, typer.Option(help="The marker topic.", show_default=MARKER_TOPIC)]
 
 
 def reporter(
@@ -81,17 +76,6 @@ def prometheus(
     *,
     source: ClusterSource,
     targets: Targets = None,
-    name_map: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map",
-            metavar="NAME=MEANING",
-            help="Another name of a metric (=produced_bytes, =fetched_bytes, =request_time) or of a label (=user, "
-            "=client_id, =resource); repeatable.",
-        ),
-    ] = None,
-    topic: UsageTopicName = None,
-    marker_topic: MarkerTopicName = None,
     metrics_port: MetricsPort = None,
 ) -> None:
     """Scrape the quota sensors of all brokers of a cluster and send their usage, an event for each client and second.
@@ -108,14 +92,13 @@ def prometheus(
     from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
     from pipeline.web import ReadAtScrape, metrics_endpoint, new_registry
 
-    names, of_cluster = sources_of(targets or [], name_map or [])
-    topics = {"usage_topic": topic, "marker_topic": marker_topic}
-    settings = source.settings(topics=topics, metrics={"port": metrics_port})
+    given = _read_targets(targets or [])
+    settings = source.settings(metrics={"port": metrics_port})
     set_up_logging(settings.log_level)
     kafka, registry = settings.kafka, new_registry("meter")
     access = ClusterAccess.from_settings(kafka)
     access = replace(access, properties={"client.id": "kquota-meter", **access.properties})
-    asked = of_cluster(access)
+    asked = exporters_of(given, access)
     usage_topic = KafkaUsageTopic(kafka.usage_topic, kafka.marker_topic, access, kafka.transaction_timeout_ms)
     destination = f"{kafka.usage_topic} at {access.bootstrap_servers}"
     with (
@@ -124,7 +107,7 @@ def prometheus(
         closing(UsagePublisher(usage_topic, destination)) as publisher,
     ):
         publisher.take_over()
-        scraper = ScrapeMeter(asked, names, publisher, SystemClock(), wait)
+        scraper = ScrapeMeter(asked, publisher, SystemClock(), wait)
         registry.register(ReadAtScrape(lambda: scrape_metrics(scraper, publisher)))
         remark(f"scraping {len(scraper.targets)} brokers, to {destination}: {ACCURACY}")
         is_stored = scraper.run()
@@ -134,32 +117,22 @@ def prometheus(
         raise Unreachable(message, "start the meter again; what was used meanwhile is not charged")
 
 
-def sources_of(
-    targets: "Sequence[str]", name_map: "Sequence[str]"
-) -> "tuple[NameMap, Callable[[ClusterAccess], Sequence[ExporterSource]]]":
-    """The names on the pages, and what makes the sources of a cluster. Options that cannot be read are refused before.
+def _read_targets(targets: Sequence[str]) -> "list[Address]":
+    """The addresses in `--targets`; a `UsageError` if there is none, or one cannot be read."""
+    from pipeline.meter.scrape_meter import addresses
 
-    Raises:
-        typer.BadParameter: A pair of `--map` is not NAME=MEANING.
-        UsageError: No target is given, or one of them is not an address.
-    """
-    from pipeline.meter.scrape_meter import addresses, with_brokers
-    from pipeline.meter.scrapes import NameMap
-
-    try:
-        names = NameMap.of(name_map)
-    except ValueError as exc:
-        raise typer.BadParameter(str(exc)) from exc
     if not targets:
         message = "give the metrics of every broker in --targets"
         raise UsageError(message, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
-    given = addresses(targets)
+    return addresses(targets)
 
-    def of_cluster(access: "ClusterAccess") -> "Sequence[ExporterSource]":
-        with access.admin() as admin:
-            return with_brokers(given, admin.describe_cluster()["brokers"])
 
-    return names, of_cluster
+def exporters_of(given: "Sequence[Address]", access: "ClusterAccess") -> "list[ExporterSource]":
+    """The exporter of each broker of a cluster; asks the cluster which broker is where."""
+    from pipeline.meter.scrape_meter import with_brokers
+
+    with access.admin() as admin:
+        return with_brokers(given, admin.describe_cluster()["brokers"])
 
 
 def enable(
@@ -216,8 +189,8 @@ def status(
     output: Output = "table",
 ) -> None:
     """Print what the brokers measure of every client, by quota type. Writes nothing."""
-    from pipeline.brokers.changes import callbacks_text
     from pipeline.brokers.metering import status as measured_now
+    from pipeline.brokers.native import callbacks_text
 
     def readable(row: Any) -> dict[str, Any]:
         by = row["by"] or "nothing: only clients with a quota of their own are measured"
@@ -263,12 +236,6 @@ def observe(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the findings to this file, as JSON.", callback=writable)
     ] = None,
-    name_map: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map", metavar="NAME=MEANING", help="Other names on the pages, as of kquota meter prometheus; repeatable."
-        ),
-    ] = None,
     source: ClusterSource,
 ) -> None:
     """Watch a cluster for some minutes, and say who gets more than its quota, who would be throttled, and why.
@@ -289,12 +256,12 @@ def observe(
         raise UsageError(msg, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
     access, clock = ClusterAccess.from_settings(source.settings().kafka), SystemClock()
     # Options that cannot be read are refused before it connects.
-    names, of_cluster = sources_of(targets, name_map or []) if targets else (None, None)
+    given = _read_targets(targets) if targets else []
     with _without_log(), FollowedQuotas(access) as quotas, ExitStack() as stack:
-        if names is None or of_cluster is None:
-            used: UsageSource = TopicSource(access, str(usage_topic), quotas.broker_ids, clock)
+        if given:
+            used: UsageSource = ScrapedSource(exporters_of(given, access), clock)
         else:
-            used = ScrapedSource(of_cluster(access), names, clock)
+            used = TopicSource(access, str(usage_topic), quotas.broker_ids, clock)
         stack.enter_context(closing(used))
         watch = _Watch(Observation(used.lag_ms, used.is_exact), used, quotas, clock, round(minutes * 60_000))
         with until_reader_goes(), wait_until_stopped() as wait:
@@ -391,8 +358,6 @@ def print_view(progress: Progress, lines: "Sequence[Line]") -> None:
 
 _VIEW: Final = Layout(dropped_first=("brokers", "type"))
 _MOST_BROKERS: Final = 4
-_BAR_CELLS: Final = 8
-_EIGHTHS: Final = "▏▎▍▌▋▊▉"
 _MANY: Final = 10
 
 
@@ -425,20 +390,9 @@ def _view_row(line: "Line") -> dict[str, str]:
     }
 
 
-def bar(used: float) -> str:
-    """A bar of eight cells: empty at 0, full at the bound and above it; anything above 0 can be seen.
-
-    >>> bar(0.5), bar(0.001), bar(7)
-    ('████    ', '▏       ', '████████')
-    """
-    eighths = min(max(int(used * _BAR_CELLS * 8), 1 if used > 0 else 0), _BAR_CELLS * 8)
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (_EIGHTHS[rest - 1] if rest else "")).ljust(_BAR_CELLS)
-
-
 def _used_text(used: float) -> str:
-    """The share of a bound: a bar, and percent or a multiple of T; cut off, so that 100 % is not below the bound."""
-    return f"{bar(used)} " + (f"{int(used * 100)} %" if used < _MANY else f"{int(used)} × T")
+    """The share of a bound, in percent or as a multiple of T; cut off, so that 100 % is not below the bound."""
+    return f"{int(used * 100)} %" if used < _MANY else f"{int(used)} × T"
 
 
 # What is left at the end: a summary, a document.
@@ -486,7 +440,7 @@ def next_steps(bootstrap_servers: str) -> list[tuple[str, str]]:
     def of_cluster(*words: str) -> str:
         return command_text(*words, *address, about="cluster")
 
-    imports = of_cluster("quotas", "import", "--from-cluster", "--no-confirm")
+    imports = of_cluster("quotas", "import")
     return [
         ("these quotas as a table in this folder", f"{command_text('tables', 'create')} && {imports}"),
         ("decide, record, throttle no client", f"{command_text('mode', 'shadow')} && {of_cluster('topics', 'create')}"),

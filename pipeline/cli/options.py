@@ -24,7 +24,6 @@ from pipeline.settings.model import Settings
 from pipeline.tables.object_store import reach_with
 from quota.entity import QUOTA_TYPES
 from quota.units import age_text
-from schemas.names import USAGE_TOPIC
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.table import QuotaTable
@@ -149,7 +148,6 @@ TablesSource = Annotated[Source, source_of("config", "tables")]
 ClusterSource = Annotated[Source, source_of("config", "bootstrap_server", "command_config")]
 JobSource = Annotated[Source, source_of(*_SOURCES)]
 
-UsageTopicName = Annotated[str | None, typer.Option(help="The usage topic.", show_default=USAGE_TOPIC)]
 MetricsPort = Annotated[
     int | None, typer.Option(help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none")
 ]
@@ -162,8 +160,8 @@ def writable(param: typer.CallbackParam, path: Path | None) -> Path | None:
     return path
 
 
-Output = Annotated[str, format_option("table, wide, csv, json or yaml.", FORMATS)]
-QuotasOutput = Annotated[str, format_option("kafka, table, wide, csv, json or yaml.", ("kafka", *FORMATS))]
+Output = Annotated[str, format_option("table, wide, json or yaml.", FORMATS)]
+QuotasOutput = Annotated[str, format_option("kafka, table, wide, json or yaml.", ("kafka", *FORMATS))]
 
 
 # Instants: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.

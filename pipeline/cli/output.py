@@ -1,4 +1,4 @@
-"""How a command prints: data on stdout, as tables for people or CSV, JSON or YAML for programs; remarks on stderr.
+"""How a command prints: data on stdout, as tables for people or JSON or YAML for programs; remarks on stderr.
 
 Whatever names it has, an output changes no terminal and forges no line, and any encoding of stdout can be printed to.
 """
@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.documents import UTF_8, csv_text, json_text, yaml_text
+from pipeline.documents import UTF_8, json_text, yaml_text
 from pipeline.errors import UsageError, printable
 
 # The layout of a table for the width of a terminal, which rich makes. What a column holds decides what may happen to
@@ -91,7 +91,7 @@ def fitted(
     return lines, [key for key in keys if key not in kept and key not in empty]
 
 
-FORMATS: Final = ("table", "wide", "csv", "json", "yaml")
+FORMATS: Final = ("table", "wide", "json", "yaml")
 _UNKNOWN_WIDTH: Final = 80
 _ALL_COLUMNS: Final = Layout()
 
@@ -159,21 +159,19 @@ def print_rows(
     """Print rows that share their keys.
 
     `table` fits the terminal, or 80 columns where there is none (or the variable COLUMNS). It shows the columns of the
-    layout, and names on stderr the columns without room. `wide` shows all columns in full. Without rows a table and CSV
-    print nothing, JSON and YAML an empty list.
+    layout, and names on stderr the columns without room. `wide` shows all columns in full. Without rows a table
+    prints nothing, JSON and YAML an empty list.
 
     Args:
         output: One of `FORMATS`.
-        shown: Makes a row of a table from a row, for people: units, clock times. CSV, JSON and YAML have the values
-            as they are, but for escapes: see `pipeline.documents`.
+        shown: Makes a row of a table from a row, for people: units, clock times. JSON and YAML have the values as
+            they are, but for escapes: see `pipeline.documents`.
         document: What JSON and YAML print in place of the rows, where rows are not enough; None = rows.
     """
     if is_table(output):
         _print_table([shown(row) for row in rows] if shown else rows, layout, wide=output == "wide")
-    elif output != "csv":
+    else:
         print_document(list(rows) if document is None else document, output)
-    elif rows:
-        sys.stdout.write(csv_text([rows[0], *(row.values() for row in rows)], _encoding(sys.stdout)))
 
 
 def print_document(document: Any, output: str, *, indent: int | None = 2) -> None:

@@ -3,12 +3,11 @@
 Each is one commit, and is printed. `alter` and `delete` have the flags and the answers of kafka-configs.
 """
 
-import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
@@ -333,20 +332,17 @@ def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
     return {**client, "client": who, "type": quota_type.partition("_")[0], "old": old, "new": f"→ {new}"}
 
 
-_SCALES: Final = ("keep", "brokers")
 _DIFFERENT: Final = 1
 _TROUBLE: Final = 2
-
-AllowEmpty = Annotated[
-    bool, typer.Option("--allow-empty", help="Allow a file without quotas to delete all quotas of the table.")
-]
 
 
 def apply(
     file: Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")],
     *,
     prune: Annotated[bool, typer.Option("--prune", help="Delete quotas that the file does not name.")] = False,
-    allow_empty: AllowEmpty = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Allow a file without quotas to delete all quotas of the table.")
+    ] = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on errors, like diff.")
     ] = False,
@@ -359,7 +355,9 @@ def apply(
     refused without --allow-empty.
     """
     try:
-        done = edit.make(_applier(_read_declared("--file", file), prune=prune, allow_empty=allow_empty))
+        text = sys.stdin.read() if file == "-" else read_text_file("--file", Path(file))
+        declared = from_text(text, "standard input" if file == "-" else file)
+        done = edit.make(_declaring(declared, prune=prune, allow_empty=allow_empty))
     except PipelineError as exc:
         if exit_code and exc.exit_code == _DIFFERENT:
             exc.exit_code = _TROUBLE
@@ -381,68 +379,26 @@ def rollback(
 
 
 def import_(
-    source: Annotated[
-        str | None, typer.Option("-f", "--file", "--from", help="A file, or the JSON or YAML itself.")
-    ] = None,
     *,
-    from_cluster: Annotated[
-        bool,
-        typer.Option(
-            "--from-cluster", help="Take the quotas that the cluster's brokers enforce. Other quotas of the table stay."
-        ),
-    ] = False,
     scale: Annotated[
-        str | None,
-        typer.Option(
-            metavar="keep|brokers",
-            help="With --from-cluster: keep each bound as it is, or multiply it by the number of brokers.",
-            show_default="keep",
-        ),
-    ] = None,
+        Literal["keep", "brokers"],
+        typer.Option(help="Keep each bound as it is, or multiply it by the number of brokers."),
+    ] = "keep",
     bootstrap_server: BootstrapServers = None,
     command_config: CommandConfig = None,
-    no_confirm: Annotated[bool, typer.Option("--no-confirm", help="Do not ask for confirmation.")] = False,
-    allow_empty: AllowEmpty = False,
     edit: EditOptions,
 ) -> None:
-    """Replace all quotas by those of a file, as `rpk cluster quotas import` does: others are deleted.
+    """Take over the quotas that Kafka's brokers enforce, in one edit; other quotas of the table stay.
 
-    With --from-cluster take over the quotas that Kafka's brokers enforce, instead; others stay. What the table cannot
-    hold, as quotas of ips, is listed. Both show the changes and ask before they write; without a terminal --no-confirm
-    must be given. Nothing is written if the table was edited before the answer.
+    Nothing changes in the cluster. What the table cannot hold, as quotas of ips, is listed. `--dry-run` shows all of it
+    before.
     """
-    _refuse_mixed(source, from_cluster, scale, bootstrap_server)
-    if not (no_confirm or edit.dry_run or sys.stdin.isatty()):
-        msg = "cannot ask for confirmation: standard input is not a terminal"
-        raise UsageError(msg, "give --no-confirm, or see first what would change: --dry-run")
-    cluster = Source(edit.source.config, bootstrap_server, command_config)
-    declared = _read_declared("--from", source) if source is not None else _read_cluster(cluster, scale or _SCALES[0])
-    confirms = not (no_confirm or edit.dry_run)
-    change = _applier(declared, prune=not from_cluster, allow_empty=allow_empty or confirms)
-    done = edit._replace(dry_run=edit.dry_run or confirms).make(change)
-    if from_cluster:
-        named = {(quota.user, quota.client_id) for quota in declared}
-        others = sum((row["user"], row["client_id"]) not in named for row in done.before.rows)
-        if others:
-            remark(f"quotas of other entities, which stay in the table: {others}")
-    if confirms and done.rows != done.before.rows:
-        typer.confirm("Import these quotas?", abort=True, err=True)
-        edit._replace(if_version=done.version).make(change)
-
-
-def _refuse_mixed(source: str | None, from_cluster: bool, scale: str | None, bootstrap_server: str | None) -> None:
-    """Refuse flags that name two places to import from, or none, or that have no effect."""
-    if from_cluster == (source is not None):
-        given = "both are" if from_cluster else "neither is"
-        msg = f"give either --from or --from-cluster; {given} given"
-        raise UsageError(msg, "give --from FILE, or --from-cluster with --bootstrap-server")
-    for option, value in (("--scale", scale), ("--bootstrap-server", bootstrap_server)):
-        if value is not None and not from_cluster:
-            msg = f"{option} works only with --from-cluster"
-            raise UsageError(msg, f"leave out {option}")
-    if scale not in {None, *_SCALES}:
-        msg = f"unknown scale {scale}; use {', '.join(_SCALES)}"
-        raise UsageError(msg, f"for example --scale {_SCALES[0]}")
+    declared = _read_cluster(Source(edit.source.config, bootstrap_server, command_config), scale)
+    done = edit.make(lambda rows: applied(rows, declared, prune=False))
+    named = {(quota.user, quota.client_id) for quota in declared}
+    others = sum((row["user"], row["client_id"]) not in named for row in done.before.rows)
+    if others:
+        remark(f"quotas of other entities, which stay in the table: {others}")
 
 
 def _read_cluster(source: Source, scale: str) -> "list[DeclaredQuota]":
@@ -462,8 +418,7 @@ def _read_cluster(source: Source, scale: str) -> "list[DeclaredQuota]":
     return declared
 
 
-def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: bool) -> Change:
-
+def _declaring(declared: Sequence[DeclaredQuota], *, prune: bool, allow_empty: bool) -> Change:
     def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
         left = applied(rows, declared, prune=prune)
         if rows and not left and not allow_empty:
@@ -472,12 +427,3 @@ def _applier(declared: "Sequence[DeclaredQuota]", *, prune: bool, allow_empty: b
         return left
 
     return change
-
-
-def _read_declared(option: str, given: str) -> "list[DeclaredQuota]":
-
-    if given == "-":
-        return from_text(sys.stdin.read(), "standard input")
-    if option == "--from" and any(sign in given for sign in "{:\n") and not os.path.isfile(given):
-        return from_text(given, option)
-    return from_text(read_text_file(option, Path(given)), given)

@@ -17,7 +17,6 @@ from pipeline.cli.options import (
     MetricsPort,
     Output,
     QuotasOutput,
-    Source,
     TablesSource,
     as_iso,
     parse_instant,
@@ -267,24 +266,12 @@ def diff(
     old: Annotated[int | None, typer.Argument(help="A version; by default the one before NEW.")] = None,
     new: Annotated[int | None, typer.Argument(help="A version; by default the newest.")] = None,
     *,
-    brokers: Annotated[
-        bool, typer.Option("--brokers", help="Compare what the brokers hold with what the table wants there.")
-    ] = False,
-    source: JobSource,
+    source: TablesSource,
     output: Output = "table",
 ) -> None:
-    """Print every value that differs between two versions of the quotas, or between them and the brokers.
-
-    With --brokers: what `kquota quotas sync` would write now, and what it leaves alone because others wrote it.
-    """
+    """Print every value that differs between two versions of the quotas."""
     from pipeline.tables.quotas.history import differences
 
-    if brokers:
-        if old is not None:
-            message = "OLD and --brokers contradict each other"
-            raise UsageError(message, "leave out one of them")
-        print_broker_differences(source, output)
-        return
     table = source.quota_table()
     after = table.read(new)
     before = table.read(old if old is not None else max(after.version - 1, 0))
@@ -417,36 +404,26 @@ def sync(
         run_sync(settings, wait, adopt=adopt, metrics=metrics)
 
 
-def print_broker_differences(source: Source, output: str) -> None:
-    """Print what the brokers hold and what the table wants there, for `kquota quotas diff --brokers`."""
-    from pipeline.brokers.running import inspect
-
-    plan = inspect(source.settings())
-    print_changes(plan.changes, output, plan.drifts)
-    differ = len(plan.changes) + len(plan.drifts)
-    remark(f"brokers of {plan.cluster} → quotas v{plan.quota_version}, values that differ: {differ}")
-
-
 def _print_sync_plan(settings: "Settings", adopt: bool, output: str) -> None:
     from pipeline.brokers.running import inspect
 
     plan = inspect(settings, adopt=adopt)
-    rows = _plan_rows(plan.changes, plan.drifts)
-    refused = [{**one.key._asdict(), "by": one.by, "reason": one.reason} for one in plan.refused]
+    rows = _plan_rows(plan.changes, plan.control.drifts)
+    refused = [{**one.key._asdict(), "by": one.by, "reason": one.reason} for one in plan.control.refused]
     document = {"cluster": plan.cluster, "quota_version": plan.quota_version, "changes": rows, "refused": refused}
     print_rows(rows, output, _PLAN, shown=_readable_change, document=document)
     remark(
         f"quotas v{plan.quota_version}, dry run, nothing was written; changes: {len(plan.changes)}, values of others "
-        f"that stay: {len(plan.drifts)}, values that are kquota's: {len(plan.owned)}"
+        f"that stay: {len(plan.control.drifts)}, values that are kquota's: {len(plan.control.owned)}"
     )
 
 
-def print_changes(changes: "Iterable[Change]", output: str, drifts: "Iterable[Drift]" = ()) -> None:
-    """Print what would be written to brokers, and what others have written there."""
-    print_rows(_plan_rows(changes, drifts), output, _PLAN, shown=_readable_change)
+def print_changes(changes: "Iterable[Change]", output: str) -> None:
+    """Print what would be written to brokers."""
+    print_rows(_plan_rows(changes), output, _PLAN, shown=_readable_change)
 
 
-def _plan_rows(changes: "Iterable[Change]", drifts: "Iterable[Drift]") -> list[dict[str, Any]]:
+def _plan_rows(changes: "Iterable[Change]", drifts: "Iterable[Drift]" = ()) -> list[dict[str, Any]]:
     names = ("old", "new", "bound", "cause", "demand")
     return [
         {

@@ -22,7 +22,6 @@ from pipeline.demo.folder import DemoFolder
 from pipeline.demo.process import free_ports, is_free
 from pipeline.log import set_up_logging
 from pipeline.settings.loading import load_settings
-from quota.units import rate_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,16 +199,12 @@ def gate(
 # The page of the demo.
 
 
-def free_port(wanted: int | None) -> int | None:
-    """The port for a page, or a free one if it is taken; None for no page."""
-    if wanted is None:
-        return None
+_DEMO_TRIGGER_MS: Final = 250
+
+
+def free_port(wanted: int) -> int:
+    """The port for a page, or a free one if it is taken."""
     return wanted if is_free(wanted) else free_ports(1)[0]
-
-
-_DEMO_MEMORY: Final = "1.3 GB"
-_DEMO_DISK: Final = "60 MB"
-"""What one broker, its clients and the job took, rounded up."""
 
 
 def demo(
@@ -224,10 +219,6 @@ def demo(
     folder: Annotated[
         Path, typer.Option(help="Where all data is kept; must be new, empty or made by an earlier demo.")
     ] = Path(".kquota/demo"),
-    trigger_ms: Annotated[
-        int, typer.Option(help="Shortest time between the starts of two micro-batches.", min=50)
-    ] = 250,
-    dashboard: Annotated[bool, typer.Option(help="Show it on a web page, too.")] = True,
     port: Annotated[
         int, typer.Option(help="Port of the page; a free one if it is taken.", min=1, max=65_535)
     ] = DEFAULT_PORT,
@@ -242,7 +233,7 @@ def demo(
     place = DemoFolder(folder.absolute())
     # Before anything heavy is imported: a second demo is refused at once.
     with place.claimed():
-        _run_demo(place, duration, fresh, brokers, trigger_ms, port if dashboard else None)
+        _run_demo(place, duration, fresh, brokers, port)
 
 
 def _run_demo(
@@ -250,34 +241,26 @@ def _run_demo(
     duration: float | None,
     fresh: bool,
     brokers: int | None,
-    trigger_ms: int,
-    port: int | None,
+    port: int,
 ) -> None:
     from pipeline.cli.demo_console import DemoConsole
     from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch
 
     set_up_logging("INFO")
-    settings = load_settings(flags={"stream": {"trigger_ms": trigger_ms}})
+    settings = load_settings(flags={"stream": {"trigger_ms": _DEMO_TRIGGER_MS}})
     if fresh:
         start_over(place, settings.job)
     count = place.choose_brokers(brokers)
     fetch(remark)
-    where = path_text(place.root)
-    remark(f"takes about {_DEMO_MEMORY} of memory, and {_DEMO_DISK} of disk a minute in {where}; Ctrl-C ends it")
     page_port = free_port(port)
     console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
-    running = Demo(place, settings, console.listeners(), console.client_report, count, page_port)
+    running = Demo(place, settings, console.listeners(), count, page_port)
     with call_on_signals(running.stop):
         running.run(duration)
-    if running.bounds is None:
+    if not running.has_begun:
         remark("stopped before the demo had begun")
         return
-    console.summary(running.bounds())
-    remark(f"left in {where}, for the next demo: {_size_text(place.root)}; delete it: rm -r {shlex.quote(where)}")
-
-
-def _size_text(folder: Path) -> str:
-    """The size of all files below a folder, as `84.1 MB`."""
-    size_bytes = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
-    return rate_text("producer_byte_rate", float(size_bytes)).removesuffix("/s")
+    console.summary()
+    where = path_text(place.root)
+    remark(f"its data are left in {where}, for the next demo; delete them: rm -r {shlex.quote(where)}")

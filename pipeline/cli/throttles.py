@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -132,9 +131,6 @@ def tail(
     client: Client,
     *,
     quota_type: QuotaTypeOption = None,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Begin with the oldest record that the topic still has.")
-    ] = False,
     since: Annotated[
         str | None,
         typer.Option(
@@ -153,12 +149,9 @@ def tail(
     Ctrl-C, on SIGTERM, and when its output is closed.
     """
     from pipeline.cluster.access import ClusterAccess
-    from pipeline.gate.follower import BEGINNING, ThrottleTail, ThrottleTopicReader
+    from pipeline.gate.follower import ThrottleTail, ThrottleTopicReader
 
-    if since is not None and from_beginning:
-        msg = "--since and --from-beginning contradict each other"
-        raise UsageError(msg, "leave out one of the two")
-    since_ms = BEGINNING if from_beginning else None if since is None else parse_instant("--since", since, wall_ms())
+    since_ms = None if since is None else parse_instant("--since", since, wall_ms())
     settings = source.settings(topics={"throttle_topic": topic})
     set_up_logging(settings.log_level)
 
@@ -225,16 +218,12 @@ def explain(
     """Say why a client was throttled: O, T, W, X, the samples behind them, the edit that set T, and what followed.
 
     Of a client, as USER CLIENT_ID or as USER/CLIENT_ID, it tells the newest throttle that holds it to its end, its own
-    or its user's, and whether the client is held now. USER/* is a throttle of all client-ids of a user. Of a user alone
-    it lists the clients.
+    or its user's, and whether the client is held now. USER/* is a throttle of all client-ids of a user.
     """
     from pipeline.replay.story import told
 
     settings = source.settings()
     decision, of_client = _decision(settings.tables.root, client, user, client_id)
-    if decision is None:
-        _print_clients(settings, client.user or user or "", output)
-        return
     found = told(settings, decision, wall_ms() if of_client else None, of_client)
     if is_table(output):
         facts = [f"  {name:<9} {text}" for name, text in found.facts]
@@ -248,23 +237,27 @@ def explain(
         _verify_one(settings, decision)
 
 
-_Found = tuple[dict[str, Any] | None, tuple[str, str | None] | None]
-"""The row of `decisions` that is meant, and the client if one was named; no row for a user without a client-id."""
+_Found = tuple[dict[str, Any], tuple[str, str | None] | None]
+"""The row of `decisions` that is meant, and the client if one was named."""
 
 
 def _decision(root: str, client: ClientNames, first: str | None, client_id: str | None) -> _Found:
     from pipeline.tables.throttles import decision_with_id
 
     if first and client_id is None and client == (None, None):
-        if _ID.fullmatch(first):
-            with suppress(NotFound):
-                return decision_with_id(root, first), None
-        return _named_by(root, first)
+        return (decision_with_id(root, first), None) if _ID.fullmatch(first) else _named_by(root, first)
     user, client_id = client.or_arguments(first, client_id)
     if user is None and client_id is None:
         message = "name a decision or a client"
         raise UsageError(message, "write the beginning of a decision_id, or a user and a client-id")
-    return (None, None) if client_id is None else _newest(root, user, client_id)
+    if client_id is None:
+        raise _no_client_id(str(user))
+    return _newest(root, user, client_id)
+
+
+def _no_client_id(user: str) -> UsageError:
+    listing = command_text("throttles", "list", "--user", user, "--all")
+    return UsageError(f"name a client-id of {user}, or '*' for all of them", f"see who was held: {listing}")
 
 
 def _newest(root: str, user: str | None, client_id: str) -> _Found:
@@ -287,37 +280,7 @@ def _named_by(root: str, text: str) -> _Found:
         for name in dict.fromkeys((client_id, client_id.rpartition("@")[0] or client_id)):
             with suppress(NotFound):
                 return _newest(root, user, name)
-    return None, None
-
-
-_CLIENTS: Final = Layout(("user", "client_id", "now", "last_decision"), dropped_first=("last_decision",))
-
-
-def _print_clients(settings: "Settings", user: str, output: str) -> None:
-    from pipeline.tables.throttles import clients_of, no_decision
-
-    root, now_ms = settings.tables.root, wall_ms()
-    found = clients_of(root, user, now_ms, settings.purgatory.min_hold_ms)
-    if not found:
-        raise no_decision(root, user)
-
-    def shown(row: Row) -> Row:
-        until_ms, at_ms = row["held_until_ms"], row["decided_at_ms"]
-        held = f"held until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left" if until_ms else "not held"
-        return {
-            **row,
-            "client_id": shown_client_id(row["client_id"]),
-            "now": held,
-            "last_decision": None if at_ms is None else f"{as_iso(at_ms)} UTC",
-        }
-
-    print_rows([asdict(one) for one in found], output, _CLIENTS, shown=shown)
-    if is_table(output):
-        decided = next((one for one in found if one.decided_at_ms is not None), None)
-        command = (
-            None if decided is None else command_text("throttles", "explain", user, shown_client_id(decided.client_id))
-        )
-        remark("none of them was over a quota" if command is None else f"why: {command}")
+    raise _no_client_id(text)
 
 
 _BAR_WIDTH: Final = 40

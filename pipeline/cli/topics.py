@@ -28,9 +28,6 @@ _FINDINGS: Final = Layout(
 Cores = Annotated[
     int | None, typer.Option(min=1, help="Cores of the job; default: of this machine.", show_default=False)
 ]
-LongestThrottleMs = Annotated[
-    int | None, typer.Option(min=1, help="Largest cap of a throttle; default: by the settings.", show_default=False)
-]
 _NAMES: Final = {"usage_topic": USAGE_TOPIC, "throttle_topic": THROTTLE_TOPIC, "marker_topic": MARKER_TOPIC}
 
 
@@ -53,7 +50,6 @@ def create(
     source: ClusterSource,
     *,
     cores: Cores = None,
-    longest_throttle_ms: LongestThrottleMs = None,
     replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the cluster's default.")] = -1,
     topic_settings: TopicSettings,
     output: Output = "table",
@@ -67,7 +63,7 @@ def create(
     from pipeline.cluster.topics import wanted_topics
 
     settings = source.settings(**topic_settings)
-    specs = wanted_topics(settings, cores, longest_throttle_ms)
+    specs = wanted_topics(settings, cores)
     with _connected(settings.kafka) as (address, admin, options):
         try:
             done = topics.create_topics(admin, specs, replication_factor)
@@ -90,7 +86,6 @@ def check(
     source: ClusterSource,
     *,
     cores: Cores = None,
-    longest_throttle_ms: LongestThrottleMs = None,
     topic_settings: TopicSettings,
     acls: Annotated[
         bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs, without a cluster.")
@@ -114,9 +109,9 @@ def check(
     settings = source.settings(**topic_settings, job=job)
     kafka = settings.kafka
     if acls or principal or role:
-        _print_acls(role, principal, resource_names(settings), kafka.bootstrap_servers or "BROKER:9092", output)
+        _print_acls(role, principal, resource_names(settings), kafka.bootstrap_servers or "BROKER:9092")
         return
-    specs = wanted_topics(settings, cores, longest_throttle_ms)
+    specs = wanted_topics(settings, cores)
     with _connected(kafka) as (address, admin, options):
         _refuse_unpermitted(admin, specs, options, address)
         findings = topics.check_topics(admin, specs, address)
@@ -155,10 +150,8 @@ def _settings(spec: Any) -> str:
 # `check --acls`: the rights of each role, as the commands that grant them.
 
 
-def _print_acls(
-    roles: Sequence[str] | None, principal: str | None, names: Names, bootstrap_servers: str, output: str
-) -> None:
-    """Print the kafka-acls commands (a table), or one row per ACL.
+def _print_acls(roles: Sequence[str] | None, principal: str | None, names: Names, bootstrap_servers: str) -> None:
+    """Print the kafka-acls commands.
 
     Args:
         roles: The roles to print; None or empty prints all.
@@ -168,24 +161,9 @@ def _print_acls(
     if unknown:
         msg = f"unknown role {unknown[0]!r}; roles are {', '.join(ROLES)}"
         raise UsageError(msg, f"for example --role {next(iter(ROLES))}")
-    rows = []
     for role, purpose in ROLES.items():
-        if roles and role not in roles:
-            continue
-        who = principal or f"User:kquota-{role}"
-        acls = acls_of(role, names)
-        if is_table(output):
+        if not roles or role in roles:
+            acls = acls_of(role, names)
             needs = "" if acls else "; as the settings are, it needs no right"
-            lines = [f"# {role}: {purpose}{needs}", *grant_commands(acls, who, bootstrap_servers)]
-            say(*lines)
-        rows += [
-            {
-                "role": role,
-                "principal": who,
-                **{name: getattr(acl, name) for name in ("operation", "resource", "name")},
-                "command": grant_commands([acl], who, bootstrap_servers)[0],
-            }
-            for acl in acls
-        ]
-    if not is_table(output):
-        print_rows(rows, output)
+            who = principal or f"User:kquota-{role}"
+            say(f"# {role}: {purpose}{needs}", *grant_commands(acls, who, bootstrap_servers))

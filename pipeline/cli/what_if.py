@@ -209,7 +209,6 @@ def simulate(
     files: Annotated[
         list[Path] | None, typer.Argument(help="Usage events (JSON lines, as on the topic) and quotas (JSON or YAML).")
     ] = None,
-    more_files: Annotated[list[Path] | None, typer.Option("-f", "--file", help="The same; may be repeated.")] = None,
     *,
     trigger_ms: Annotated[
         int | None, typer.Option(help="How much event time a micro-batch covers, in ms.", min=1)
@@ -236,7 +235,7 @@ def simulate(
         message = f"unknown scope {scope}; use cluster or broker"
         raise typer.BadParameter(message)
     settings = Source(config).settings()
-    events, quotas = _read([*(files or ()), *(more_files or ())])
+    events, quotas = _read(files or [])
     trigger = trigger_ms or settings.stream.trigger_ms
     records: list[dict[str, Any]] = []
 

@@ -18,7 +18,7 @@ ROLES: Final[Mapping[Role, str]] = {
     "meter": "kquota meter, and every program that reports usage",
     "gate": "kquota gate, and every program that follows throttles",
     "operator": "kquota topics create and check",
-    "import": "kquota quotas import --from-cluster",
+    "import": "kquota quotas import",
     "sync": "kquota quotas sync",
 }
 

@@ -183,14 +183,12 @@ def _words(value: str) -> frozenset[str]:
     return frozenset(word.strip() for word in value.split(","))
 
 
-def wanted_topics(
-    settings: Settings, cores: int | None = None, longest_slice_ms: int | None = None
-) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
-    """The three topics of this job, as they must be; cores (None = of this machine) and largest cap by the settings."""
+def wanted_topics(settings: Settings, cores: int | None = None) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
+    """The three topics of this job, as they must be; cores: None = of this machine."""
     kafka = settings.kafka
     return topic_specs(
         cores=cores or len(os.sched_getaffinity(0)),
-        longest_throttle_ms=longest_slice_ms or settings.engine.longest_throttle_ms(),
+        longest_throttle_ms=settings.engine.longest_throttle_ms(),
         usage_topic=kafka.usage_topic,
         throttle_topic=kafka.throttle_topic,
         marker_topic=kafka.marker_topic,

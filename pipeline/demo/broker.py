@@ -5,8 +5,8 @@ import json
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -324,15 +324,6 @@ class EmbeddedBroker:
             process.kill(self._process)
         self._release()
 
-    @contextmanager
-    def reserved(self) -> Iterator[None]:
-        """Keep every broker out of the folder until the end of the block; `Conflict` if one runs there."""
-        self._acquire()
-        try:
-            yield
-        finally:
-            self._release()
-
     def _acquire(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -505,10 +496,6 @@ class EmbeddedCluster:
         """End all brokers, the controller last: a broker needs it to shut down."""
         for broker in reversed(self.brokers):
             broker.stop()
-
-    def ended(self) -> tuple[EmbeddedBroker, ...]:
-        """The brokers that have ended by themselves, or were killed from outside; `exit_code` has the code."""
-        return tuple(broker for broker in self.brokers if broker.exit_code is not None)
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,13 +1,11 @@
 """The demo's load: all clients of a plan in one process. `python -m pipeline.demo.clients --plan FILE`.
 
-Prints one JSON line per client each second on stdout. Ends, within a second or two, on SIGTERM, on Ctrl-C, and when
-its stdin is closed: a parent that dies closes it, however it dies.
+Ends, within a second or two, on SIGTERM, on Ctrl-C, and when its stdin is closed: a parent that dies closes it, however
+it dies.
 """
 
 import argparse
-import json
 import logging
-import math
 import os
 import random
 import signal
@@ -75,17 +73,6 @@ def close_producer(producer: Any) -> None:
         producer.close(timeout=CLOSE_SECONDS)
 
 
-def broker_throttle_ms(client: Any) -> tuple[float, float]:
-    """How long brokers made a client of kafka-python wait after a request, in ms: mean and longest of the last minute.
-
-    Its own metrics show it, from the throttle time that each answer carries.
-    """
-    metrics = client.metrics() or {}
-    found = metrics.get("producer-metrics") or metrics.get("consumer-metrics") or {}  # of all brokers together
-    mean, longest = (float(found.get(f"throttle-time-{kind}", 0.0)) for kind in ("avg", "max"))
-    return (mean if math.isfinite(mean) else 0.0, longest if math.isfinite(longest) else 0.0)
-
-
 # How often a blocked client checks again, because a release can come before the end of a throttle.
 LOOK_EVERY_MS: Final = 20
 RETRY_SECONDS: Final = 1.0
@@ -100,9 +87,6 @@ class DemoClientThread:
     Args:
         shares: For each partition of its topic, the part of the requests that go there.
         remaining_ms: How long a user and client-id must still wait now.
-
-    Attributes:
-        held_ms: How long throttles have held it until now.
     """
 
     def __init__(
@@ -115,8 +99,6 @@ class DemoClientThread:
     ) -> None:
         self.client = client
         self.sent_bytes = 0
-        self.blocked = False
-        self.held_ms = 0.0
         self._kafka: Any = None
         self._options = dict(options)
         self._shares = shares
@@ -137,21 +119,6 @@ class DemoClientThread:
     def join(self, timeout_seconds: float) -> None:
         """Wait for the end."""
         self._thread.join(timeout_seconds)
-
-    def report(self) -> dict[str, Any]:
-        """The counters, as printed once a second."""
-        kafka = self._kafka
-        mean_ms, longest_ms = (0.0, 0.0) if kafka is None else broker_throttle_ms(kafka)
-        return {
-            "user": self.client.user,
-            "client_id": self.client.client_id,
-            "role": self.client.role,
-            "sent_bytes": self.sent_bytes,
-            "blocked": self.blocked,
-            "held_ms": round(self.held_ms),
-            "broker_throttle_mean_ms": mean_ms,
-            "broker_throttle_max_ms": longest_ms,
-        }
 
     def _run(self) -> None:
         work = self._produce if self.client.role == "produce" else self._consume
@@ -205,22 +172,15 @@ class DemoClientThread:
         """Wait until the client may send or read again. False if it shall stop."""
         while not self._stopping.is_set():
             blocked_ms = self._remaining_ms(self.client.user, self.client.client_id)
-            self.blocked = blocked_ms > 0
             wait_ms = self._pace.wait_ms(time.monotonic() * 1000, blocked_ms)
             if wait_ms <= 0:
                 return True
-            before = time.monotonic()
             self._stopping.wait(min(wait_ms, LOOK_EVERY_MS) / 1000)
-            if self.blocked:
-                self.held_ms += (time.monotonic() - before) * 1000
         return False
 
     def _used(self, size_bytes: int) -> None:
         self.sent_bytes += size_bytes
         self._pace.used(size_bytes, time.monotonic() * 1000)
-
-
-REPORT_EVERY_SECONDS: Final = 1.0
 
 
 def start_demo_clients(plan_path: Path, **popen: Any) -> "subprocess.Popen[bytes]":
@@ -238,7 +198,7 @@ def create_demo_topics(admin: Any, brokers: int) -> None:
 
 def run(plan: DemoPlan, stopping: Event) -> None:
     """Run the clients until `stopping`; returns when all have closed their connections, or after 3 s."""
-    gate = Gate.connect(plan.view_bootstrap_servers, topic=plan.throttle_topic, cluster=plan.cluster)
+    gate = Gate.connect(plan.view_bootstrap_servers, topic=plan.throttle_topic)
 
     def remaining_ms(user: str, client_id: str) -> int:
         throttled = gate.throttle_of(user, client_id)
@@ -250,13 +210,7 @@ def run(plan: DemoPlan, stopping: Event) -> None:
         shares = plan.split_shares if one.topic == SPLIT_TOPIC else (1.0,)
         clients.append(DemoClientThread(one, options, shares, remaining_ms, stopping))
         clients[-1].start()
-    while not stopping.wait(REPORT_EVERY_SECONDS):
-        lines = [json.dumps(client.report()) + "\n" for client in clients]
-        try:
-            sys.stdout.write("".join(lines))
-            sys.stdout.flush()
-        except BrokenPipeError:
-            stopping.set()
+    stopping.wait()
     for client in clients:
         client.leave()
     for client in clients:

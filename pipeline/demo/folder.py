@@ -115,7 +115,6 @@ class DemoPlan:
 
     Attributes:
         view_bootstrap_servers: Where the throttle topic is followed, without sign-in.
-        cluster: The cluster whose throttles are obeyed; None = of any cluster.
         split_shares: The part of the split topic's requests that goes to each of its partitions.
     """
 
@@ -123,15 +122,8 @@ class DemoPlan:
     view_bootstrap_servers: str
     passwords: Mapping[str, str]
     throttle_topic: str = THROTTLE_TOPIC
-    cluster: str | None = None
     clients: tuple[DemoClient, ...] = DEMO_CLIENTS
     split_shares: tuple[float, ...] = (1.0,)
-
-    def __post_init__(self) -> None:
-        missing = sorted({client.user for client in self.clients} - set(self.passwords))
-        if missing:
-            msg = f"users without a password: {', '.join(missing)}"
-            raise ValueError(msg)
 
     def write(self, path: Path) -> None:
         """Write the plan, readable by its owner alone: it holds passwords."""
@@ -155,36 +147,29 @@ MARK: Final = ".kquota-demo"
 _MARK_TEXT: Final = "Made by `kquota demo`. `kquota demo --fresh` deletes the demo's data in this folder.\n"
 
 
-class _In:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, folder: "DemoFolder", _class: type) -> Path:
-        return folder.root / self._name
-
-
-@dataclass(frozen=True)
 class DemoFolder:
     """Where the demo keeps everything.
 
     The first demo in a new or empty folder leaves the mark `.kquota-demo` there. The demo uses no other folder that has
     content, so it can never work on, or delete, the tables of a real job.
+
+    Attributes:
+        broker: Data and logs of the first broker.
+        settings_file: The settings with which every command works on this demo's broker and tables.
+        candidate: Quotas to try with `what-if`.
     """
 
-    root: Path
-
-    broker = _In("broker")
-    """Data and logs of the first broker."""
-    tables = _In("tables")
-    checkpoint = _In("checkpoint")
-    clients_plan = _In("clients.json")
-    sync_log = _In("sync.log")
-    dashboard_log = _In("dashboard.log")
-    settings_file = _In("kquota.toml")
-    """The settings with which every command works on this demo's broker and tables."""
-    candidate = _In("candidate.yaml")
-    """Quotas to try with `what-if`."""
-    password_file = _In("passwords.json")
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.broker = root / "broker"
+        self.tables = root / "tables"
+        self.checkpoint = root / "checkpoint"
+        self.clients_plan = root / "clients.json"
+        self.sync_log = root / "sync.log"
+        self.dashboard_log = root / "dashboard.log"
+        self.settings_file = root / "kquota.toml"
+        self.candidate = root / "candidate.yaml"
+        self.password_file = root / "passwords.json"
 
     def brokers(self, count: int) -> list[Path]:
         """Data and logs of each of so many brokers, in the order of their ids."""

@@ -3,28 +3,23 @@
 The job is the one of production. The demo adds the brokers and the clients around it.
 """
 
-import json
 import logging
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from threading import Event, Thread
-from typing import IO, Any, Final
-
-import pyarrow as pa
+from typing import Final
 
 from pipeline.brokers import metering
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.command_line import CONFIG, command_text
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker, EmbeddedCluster
+from pipeline.demo.broker import BrokerOptions, EmbeddedCluster
 from pipeline.demo.clients import create_demo_topics, start_demo_clients
 from pipeline.demo.folder import (
     DEMO_CLIENTS,
@@ -41,13 +36,11 @@ from pipeline.job.job import Job, step
 from pipeline.job.metrics import Listeners
 from pipeline.job.status import JobLock
 from pipeline.meter.reporter import REPORTER_PREFIX
-from pipeline.settings.model import Settings, TablesSettings
+from pipeline.settings.model import Settings
 from pipeline.stream.session import SparkStarter
 from pipeline.tables.layout import create_tables
 from pipeline.tables.port import TableOfAnotherBuild
-from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from quota.engine import QuotaEngine
 
 # Before the job starts: the cluster, settings, topics, tables, quotas.
 
@@ -113,22 +106,14 @@ def start_command(folder: DemoFolder, log_file: Path, *command: object) -> Child
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 5.0
-_LOOK_SECONDS: Final = 1.0
-
-ClientReports = Callable[[dict[str, Any]], None]
 
 
 class Load:
-    """All processes that use the cluster. `start` and `watch` run in one thread, which lives as long as they.
+    """All processes that use the cluster. `start` and `watch` run in one thread, which lives as long as they."""
 
-    Args:
-        report: Called with the counters of each client once per second, from several threads.
-    """
-
-    def __init__(self, cluster: EmbeddedCluster, folder: DemoFolder, report: ClientReports, stack: ExitStack) -> None:
+    def __init__(self, cluster: EmbeddedCluster, folder: DemoFolder, stack: ExitStack) -> None:
         self._cluster = cluster
         self._folder = folder
-        self._report = report
         self._stack = stack
         self._over = Event()
         stack.callback(self._over.set)
@@ -145,46 +130,20 @@ class Load:
             clients=(*DEMO_CLIENTS, *STOCK_CLIENTS),
             split_shares=split_shares(len(self._cluster.brokers)),
         ).write(plan_path)
-        self._follow(start_demo_clients(plan_path, stdout=subprocess.PIPE, start_new_session=True))
+        self._keep(start_demo_clients(plan_path, start_new_session=True))
         log.info("eight clients that listen to throttles are sending and reading, and two that do not")
         log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
 
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:
-        """Report brokers that end; returns at the end of the load.
-
-        `stop` is called after `duration_seconds`; None = never.
-        """
-        ends = None if duration_seconds is None else time.monotonic() + duration_seconds
-        reported: set[int] = set()
-        while not self._over.wait(_LOOK_SECONDS if ends is None else min(_LOOK_SECONDS, ends - time.monotonic())):
-            for broker in self._cluster.ended():
-                if broker.node_id not in reported:
-                    reported.add(broker.node_id)
-                    text = "broker %d has ended (%s); its partitions are away until the demo is restarted"
-                    log.warning(text, broker.node_id, broker.exit_code)
-            if ends is not None and time.monotonic() >= ends:
-                ends = None
-                stop()
+        """Return at the end of the load. `stop` is called after `duration_seconds`; None = never."""
+        if not self._over.wait(duration_seconds):
+            stop()
+            self._over.wait()
 
     def _keep(self, child: Child) -> None:
         if child.stdin is not None:
             self._stack.callback(child.stdin.close)
         self._stack.callback(terminate, child, _STOP_SECONDS)
-
-    def _follow(self, child: Child) -> None:
-        self._keep(child)
-        if child.stdout is not None:
-            Thread(target=self._read, args=(child.stdout,), name="demo-reports", daemon=True).start()
-
-    def _read(self, lines: IO[bytes]) -> None:
-        with lines:
-            for line in lines:
-                try:
-                    report = json.loads(line)
-                except ValueError:
-                    log.warning("a client: %s", line.decode(errors="replace").rstrip())
-                    continue
-                self._report(report)
 
 
 @dataclass
@@ -194,19 +153,17 @@ class Demo:
     Attributes:
         folder: Where everything is kept; this process has claimed it.
         settings: Of the job; addresses and folders are replaced by the demo's.
-        client_report: See `Load`.
         brokers: How many; as many as in the demo before in this folder.
         dashboard_port: Where the page listens, on this machine only; None = no page.
-        bounds: What each client may use now; None before there are tables. See `client_bounds`.
+        has_begun: Whether there are tables.
     """
 
     folder: DemoFolder
     settings: Settings
     listeners: Listeners
-    client_report: ClientReports
     brokers: int = 1
     dashboard_port: int | None = None
-    bounds: Callable[[], dict[tuple[str, str], float | None]] | None = field(default=None, init=False)
+    has_begun: bool = field(default=False, init=False)
     _job: Job | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
 
@@ -230,10 +187,10 @@ class Demo:
             if self.dashboard_port is not None:
                 page = start_command(self.folder, self.folder.dashboard_log, "dashboard", "--port", self.dashboard_port)
                 stack.callback(terminate, page, _STOP_SECONDS)
-            self.bounds = partial(client_bounds, settings.tables)
+            self.has_begun = True
             if self._stopped:
                 return
-            load = Load(cluster, self.folder, self.client_report, stack)
+            load = Load(cluster, self.folder, stack)
             self._job = job = Job(settings, self.listeners)
 
             def run_load() -> None:
@@ -248,34 +205,17 @@ class Demo:
 def start_over(folder: DemoFolder, job: str) -> None:
     """Delete what earlier demos have left. Other files stay.
 
-    The locks of the demo's job and brokers are held meanwhile; if one runs, that is a `Conflict`, and nothing is
-    deleted.
+    The locks of the demo's job are held meanwhile; if it runs, that is a `Conflict`, and nothing is deleted. Brokers
+    end with the demo that has started them, and this process holds the lock of the folder.
     """
     brokers = folder.brokers(max(folder.former_brokers(), 1))
     data = (
         *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
         *(folder.sync_log, folder.settings_file, folder.candidate),
     )
-    with ExitStack() as held:
-        held.enter_context(JobLock(folder.root, job, str(folder.tables)))
-        for broker in brokers:
-            held.enter_context(EmbeddedBroker(broker).reserved())
+    with JobLock(folder.root, job, str(folder.tables)):
         for path in data:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-
-
-_TYPE_OF_ROLE = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate"}
-
-
-def client_bounds(tables: TablesSettings) -> dict[tuple[str, str], float | None]:
-    """The bound of each (user, client_id) for what it does: produce or consume; None if no quota bounds it."""
-    engine = QuotaEngine()
-    engine.load_quotas(QuotaSource(QuotaTable(tables.root)).pin())
-    types = {(one.user, one.client_id): _TYPE_OF_ROLE[one.role] for one in (*DEMO_CLIENTS, *STOCK_CLIENTS)}
-    names = {name: [client[place] for client in types] for place, name in enumerate(("user", "client_id"))}
-    rows = engine.resolve(pa.table(names)).to_pylist()
-    bounds = {(row["user"], row["client_id"], row["quota_type"]): row["bound"] for row in rows}
-    return {client: bounds[*client, quota_type] for client, quota_type in types.items()}

@@ -20,7 +20,7 @@ from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, TableMissing, Unreachable
 from pipeline.job.job_run import refuse_other_messages
-from pipeline.job.status import is_down, job_process, last_beat_ms, stalled_after_ms
+from pipeline.job.status import job_process, last_beat_ms, stalled_after_ms
 from pipeline.jvm.jars import JarStore, jars_of
 from pipeline.jvm.java import CHOSEN, find_java
 from pipeline.meter.reporter import OTHERS
@@ -69,7 +69,7 @@ def diagnose(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _findings(settings: Settings) -> Iterator[Diagnosis]:
-    checks: list[Check] = [_java, _jars, _job, _disk, _store, _tables, _meters, _clock, _quotas, _checkpoint]
+    checks: list[Check] = [_java, _jars, _disk, _store, _tables, _meters, _clock, _quotas, _checkpoint]
     cluster: list[Check] = [_cluster, _topics, _sync, _metering]
     checks += cluster if settings.kafka.bootstrap_servers else [_no_cluster]
     for check in checks:
@@ -123,23 +123,6 @@ def _jars(settings: Settings) -> Iterator[Diagnosis]:
         yield Diagnosis("error", "jars", f"{others}{problem}")
     if not problems:
         yield Diagnosis("ok", "jars", "every locked jar that is needed is there and has its sha256")
-
-
-def _job(settings: Settings) -> Iterator[Diagnosis]:
-    pid, batch = job_process(settings.run_dir, settings.job, settings.tables.root), None
-    with suppress(PipelineError):  # the tables have a check of their own
-        batch = newest_batch_under(settings.tables.root)
-    age_ms = None if batch is None else max(wall_ms() - batch["processed_at_ms"], 0)
-    name, start = f"job {settings.job!r}", f"Fix: start it: {command_text('run')}"
-    if pid is not None:
-        yield Diagnosis("ok", "job", f"{name} runs as process {pid}")
-    elif age_ms is None:
-        yield Diagnosis("warning", "job", f"{name} does not run, and has written no micro-batch yet. {start}")
-    elif is_down(settings, pid, age_ms):
-        last = f"its last micro-batch was {age_text(age_ms)} ago"
-        yield Diagnosis("error", "job", f"{name} is down on this machine; {last}. {start}")
-    else:
-        yield Diagnosis("ok", "job", f"{name} runs on another machine: its last micro-batch was {age_text(age_ms)} ago")
 
 
 def _disk(settings: Settings) -> Iterator[Diagnosis]:

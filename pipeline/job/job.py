@@ -7,16 +7,12 @@ start after kill −9.
 
 import gc
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, repeat
 from threading import Event
 from time import perf_counter
 from typing import Final
-
-from deltalake.exceptions import DeltaError
-from kafka.errors import KafkaError
 
 from pipeline.clock import Moment, SystemClock
 from pipeline.cluster.access import ClusterAccess
@@ -36,15 +32,8 @@ _RESTART_SECONDS = (0.5, 1, 2, 4, 8, 16, 30)
 _RETRY_SECONDS = (1, 2, 4, 8, 16, 30)
 _HEALTHY_AFTER_SECONDS = 60
 _POLL_SECONDS = 0.2
-_OUTSIDE_IN_JAVA: Final = re.compile(
-    r"\b(?:java\.(?:io|net|nio)|org\.apache\.(?:kafka|hadoop)|software\.amazon|com\.(?:amazonaws|azure|google))"
-    r"\.[\w.$]*(?:Exception|Error)\b"
-)
 # Spark waits for its next trigger by the wall clock: for so long it waits at most after the clock was set back.
 _LONGEST_PAUSE_MS: Final = 3_000
-_SAME_TWICE: Final = (
-    "correct the cause: it was the same twice in a row before a first batch, so another try does not help"
-)
 
 
 class Job:
@@ -64,7 +53,6 @@ class Job:
         self._clock = SystemClock()
         self._heartbeat = Heartbeat(settings.run_dir, settings.job, settings.tables.root)
         self._stopping = Event()
-        self._has_done_a_batch = False
         self.ready = Event()
 
     def stop(self) -> None:
@@ -77,8 +65,8 @@ class Job:
         * `starter`: A session that is on its way already; None starts one.
 
         Raises:
-            PipelineError: The job cannot start, the query has failed alike twice before its first batch or more than
-                `restart_limit` times in a row, or Spark's JVM has ended.
+            PipelineError: The job cannot start, the query has failed more than `restart_limit` times in a row, or the
+                JVM of Spark has ended.
         """
         access = ClusterAccess.from_settings(self._settings.kafka)
         with ExitStack() as stack:
@@ -119,7 +107,7 @@ class Job:
         return Place(access, cluster)
 
     def _run_with_restarts(self, place: Place, starter: SparkStarter) -> None:
-        failures, before = 0, None
+        failures = 0
         while not self._stopping.is_set():
             began = perf_counter()
             failure = self._run_once(place, starter)
@@ -138,11 +126,6 @@ class Job:
             failures = 0 if outage else 1 if was_healthy else failures + 1
             if outage is not None and not self._waits:
                 raise outage
-            # What ended a life that has done nothing yet.
-            at_start = None if outage or was_healthy or self._has_done_a_batch else _reason(failure)
-            if at_start is not None and at_start == before and not _may_pass(failure):
-                raise QueryFailed(at_start, _SAME_TWICE)
-            before = at_start
             if not _may_be_tried_again(failure) or failures > self._settings.stream.restart_limit:
                 is_ours = isinstance(failure, PipelineError)
                 raise failure if is_ours else QueryFailed(f"{first_line(failure)}, at attempt {failures}")
@@ -176,7 +159,6 @@ class Job:
         """One life of the query; returns what ended it, None if it was asked to stop."""
         run: JobRun | None = None
         self._heartbeat.forget()
-        self._has_done_a_batch = False
         try:
             with step("tables and recovery"):
                 run = JobRun(self._settings, place, self._clock, self._listeners)
@@ -197,7 +179,6 @@ class Job:
             return exc
         finally:
             if run is not None:
-                self._has_done_a_batch = run.has_done_a_batch()
                 run.close()
 
     def _watch(self, run: JobRun) -> BaseException | None:
@@ -239,23 +220,6 @@ def _may_be_tried_again(failure: BaseException) -> bool:
 
 def _ahead_ms(now: Moment) -> int:
     return now.wall_ms - now.steady_ms
-
-
-def _may_pass(failure: BaseException) -> bool:
-    """Whether an outside service may be the cause, which is tried again also if it fails alike twice.
-
-    The exit codes of our own errors show what forbids another try; the others are mostly a store's. Spark hides the
-    Java exceptions that caused its own.
-    """
-    if isinstance(failure, PipelineError) and not isinstance(failure, QueryFailed):
-        return True
-    cause: BaseException | None = failure
-    while cause is not None:
-        text = f"{cause}\n{getattr(cause, '_stackTrace', '')}"
-        if isinstance(cause, (OSError, KafkaError, DeltaError)) or _OUTSIDE_IN_JAVA.search(text):
-            return True
-        cause = cause.__cause__ or getattr(cause, "_cause", None)
-    return False
 
 
 def _reason(failure: BaseException) -> str:

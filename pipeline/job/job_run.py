@@ -251,7 +251,6 @@ class JobRun:
         self._clock = clock
         self._listeners = listeners
         self._failure: BaseException | None = None
-        self._has_done_a_batch = False
         self._query: UsageQuery | None = None
         self._most_messages = 0
         self._checkpoint = open_checkpoint(settings.stream.checkpoint)
@@ -287,7 +286,6 @@ class JobRun:
             steady_ms=lambda: clock.now().steady_ms,
             quota_version=lambda: self._quotas.pin().version,
             quotas_refused=self._quotas.is_refused,
-            spark_progress=lambda: self._query.progress() if self._query is not None else None,
             clocks_behind_ms=self._clocks.behind_ms,
             rates=lambda: self._rates.rows,
             rates_failures=lambda: self._rates.failures,
@@ -393,10 +391,6 @@ class JobRun:
         place = checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())
         return UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
 
-    def has_done_a_batch(self) -> bool:
-        """Whether the query has come as far as the end of a micro-batch."""
-        return self._has_done_a_batch
-
     def failure(self) -> BaseException | None:
         """What has ended the query or one of the threads; None while all is well."""
         return self._failure or (self._query.failure() if self._query is not None else None)
@@ -417,7 +411,6 @@ class JobRun:
         self._ids.close()
 
     def _note_batch(self, report: BatchReport) -> None:
-        self._has_done_a_batch = True
         messages = OffsetRange(report.facts.start_offsets, report.facts.end_offsets).message_count
         has_read_all = messages is not None and messages < _FULL * self._most_messages
         self._clocks.note(report.began_ms, report.append_times_ms, has_read_all)

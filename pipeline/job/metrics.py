@@ -1,4 +1,4 @@
-"""The metrics of the job: batches, records, commits, purgatory, Spark's progress, and clients that were throttled."""
+"""The metrics of the job: batches, records, commits, purgatory, and clients that were throttled."""
 
 import logging
 import weakref
@@ -18,7 +18,6 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from pipeline.clock import Clock, SystemClock
 from pipeline.settings.model import Settings
 from pipeline.stream.micro_batch import BatchReport
-from pipeline.stream.query import messages_behind
 from pipeline.throttle.publisher import Announce
 from pipeline.throttle.shapes import CLIENTS
 from pipeline.web import ReadAtScrape, new_registry
@@ -27,39 +26,6 @@ from quota.entity import QUOTA_TYPES
 from schemas.throttle_record import Target, Verb, verb_of
 
 log = logging.getLogger(__name__)
-
-Progress = Mapping[str, Any]
-"""`StreamingQuery.lastProgress` as a mapping: https://spark.apache.org/docs/latest/structured-streaming-programming-guide.html"""
-
-
-def progress_metrics(progress: Progress | None) -> Iterable[Metric]:
-    """The newest progress of the query, empty before a batch, and whether there is a query; None: no.
-
-    It is read at each scrape, from the progress that Spark keeps in any case. A listener of Spark in Python would be
-    called after every micro-batch, by a thread that the batches then share the interpreter with.
-    """
-    yield GaugeMetricFamily("kquota_spark_query_active", "Whether Spark runs the query.", float(progress is not None))
-    if not progress:
-        return
-    for name, documentation, key in (
-        ("batch_id", "Number of the newest micro-batch.", "batchId"),
-        ("input_rows", "Messages that the newest micro-batch read.", "numInputRows"),
-        ("input_rows_per_second", "Messages per second that arrived.", "inputRowsPerSecond"),
-        ("processed_rows_per_second", "Messages per second while Spark works.", "processedRowsPerSecond"),
-    ):
-        # Spark leaves a rate out where it cannot be computed, as for the first batch.
-        if progress.get(key) is not None:
-            yield GaugeMetricFamily(f"kquota_spark_{name}", documentation, float(progress[key]))
-    what = "Time of Spark's steps of the newest micro-batch."
-    steps = GaugeMetricFamily("kquota_spark_step_seconds", what, labels=("step",))
-    for step, duration_ms in (progress.get("durationMs") or {}).items():
-        steps.add_metric([step], duration_ms / 1000)
-    what = "Messages of a topic that were there, and not read, when the newest micro-batch began."
-    behind = GaugeMetricFamily("kquota_spark_offsets_behind_latest", what, labels=("topic",))
-    for topic, count in messages_behind(progress).items():
-        behind.add_metric([topic], count)
-    yield steps
-    yield behind
 
 
 @dataclass(frozen=True)
@@ -70,7 +36,6 @@ class RunGauges:
         next_due_ms: When the next check or end of a throttle is due, on the steady clock; None = nothing is held.
         quotas_refused: Whether there is a newer version, which is not valid.
         clocks_behind_ms: How far the append times of each partition are behind the wall clock.
-        spark_progress: Spark's progress of the newest micro-batch: empty before the first one, None without a query.
         rates: The newest rows of `rates`, of `quota.current_rates.COLUMNS`.
         rates_failures: How many replacements of that table have failed.
     """
@@ -80,7 +45,6 @@ class RunGauges:
     steady_ms: Callable[[], int]
     quota_version: Callable[[], int]
     quotas_refused: Callable[[], bool] = lambda: False
-    spark_progress: Callable[[], Mapping[str, Any] | None] = lambda: None
     clocks_behind_ms: Callable[[], Mapping[int, int]] = dict
     rates: Callable[[], pa.Table] = COLUMNS.empty_table
     rates_failures: Callable[[], int] = lambda: 0
@@ -161,9 +125,8 @@ class ThrottledClients:
 
     Below a client is either; a user has `ALL_CLIENT_IDS`, and a client of that name no series.
 
-    Those with the most throttles keep their series. When there is no room, a client that is throttled takes the place
-    of the one with the fewest throttles that is not held. The throttles of clients without series are counted together.
-    Shares are those of the table `rates`. Any thread may call any method.
+    At most `MOST_CLIENTS` have series: another one gets its own when one has been idle. The throttles of clients
+    without series are counted together. Shares are those of the table `rates`. Any thread may call any method.
     """
 
     def __init__(self) -> None:
@@ -176,11 +139,11 @@ class ThrottledClients:
         names = (*CLIENTS.names, "quota_type", "action", "cause", "throttle_time_ms")
         rows = zip(*(written[name].to_pylist() for name in names), strict=True)
         with self._lock:
-            leaving = self._leaving(now_ms)
+            self._forget_idle(now_ms)
             for *who, quota_type, action, cause, throttle_ms in rows:
                 begins = verb_of(action, cause) == "throttle"
                 key = Target.of(dict(zip(_LABELS, (*who, quota_type), strict=True)))
-                client = self._entry(key, leaving) if begins else self._clients.get(key)
+                client = self._entry(key) if begins else self._clients.get(key)
                 if client is None:
                     self._unlisted += begins
                     continue
@@ -194,8 +157,7 @@ class ThrottledClients:
         held = CounterMetricFamily("kquota_client_held_seconds", "Time for which it was held.", labels=_LABELS)
         share = GaugeMetricFamily("kquota_client_share", "Its sensor's rate divided by its bound, now.", labels=_LABELS)
         with self._lock:
-            for key in [key for key, client in self._clients.items() if now_ms - client.until_ms > IDLE_MS]:
-                self._forget(key)
+            self._forget_idle(now_ms)
             series = []
             for key, client in self._clients.items():
                 client.settle(now_ms)
@@ -211,26 +173,16 @@ class ThrottledClients:
         what = "Throttles that began, of clients without series."
         yield CounterMetricFamily("kquota_unlisted_client_throttles", what, unlisted)
 
-    def _leaving(self, now_ms: int) -> list[Target]:
-        """Clients that may lose their series, those with the fewest throttles last."""
-        if len(self._clients) < MOST_CLIENTS:
-            return []
-        free = [(client.throttles.total(), key) for key, client in self._clients.items() if client.until_ms <= now_ms]
-        return [key for _, key in sorted(free, key=lambda one: one[0], reverse=True)]
-
-    def _entry(self, key: Target, leaving: list[Target]) -> _Client | None:
+    def _entry(self, key: Target) -> _Client | None:
         if key in self._clients:
             return self._clients[key]
-        if key.client_id == ALL_CLIENT_IDS:
+        if key.client_id == ALL_CLIENT_IDS or len(self._clients) >= MOST_CLIENTS:
             return None
-        if len(self._clients) >= MOST_CLIENTS:
-            if not leaving:
-                return None
-            self._forget(leaving.pop())
         return self._clients.setdefault(key, _Client())
 
-    def _forget(self, key: Target) -> None:
-        self._unlisted += self._clients.pop(key).throttles.total()
+    def _forget_idle(self, now_ms: int) -> None:
+        for key in [key for key, client in self._clients.items() if now_ms - client.until_ms > IDLE_MS]:
+            self._unlisted += self._clients.pop(key).throttles.total()
 
 
 def _shares(rates: pa.Table, series: Sequence[tuple[str, ...]]) -> list[tuple[Any, ...]]:
@@ -379,7 +331,6 @@ class JobMetrics:
         for partition, behind_ms in sorted(gauges.clocks_behind_ms().items()):
             clocks.add_metric([str(partition)], behind_ms / 1000)
         yield clocks
-        yield from progress_metrics(gauges.spark_progress())
 
     def _now_seconds(self) -> float:
         return self._clock.now().wall_ms / 1000

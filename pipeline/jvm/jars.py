@@ -21,7 +21,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from filelock import FileLock
 
-from pipeline.command_line import command_text, extra_text, pip_text
+from pipeline.command_line import command_text, extra_text
 from pipeline.errors import PipelineError, Unreachable
 from pipeline.jvm.java import cache_folder, find_java
 
@@ -31,7 +31,7 @@ OPTIONAL_SETS: Final = ("s3", "compiler")
 # A checkout has the lock under deploy/; a wheel carries it next to this module.
 _CHECKOUT_LOCK = Path(__file__).resolve().parents[2] / "deploy" / "jvm" / "jars.lock"
 _PACKAGED_LOCK = Path(__file__).with_name("jars.lock")
-_LINE: Final = re.compile(r"(\w\S*) ([^\s:]+):([^\s:]+):([^\s:]+) (maven|pyspark) (\d+) ([0-9a-f]{64})")
+_LINE: Final = re.compile(r"(\w\S*) ([^\s:]+):([^\s:]+):([^\s:]+) ([0-9a-f]{64})")
 
 
 class JarUnfit(PipelineError):
@@ -40,7 +40,7 @@ class JarUnfit(PipelineError):
 
 @dataclass(frozen=True)
 class LockedJar:
-    """One line of the lock: `set group:artifact:version origin bytes sha256`. Lines that start with `#` are notes.
+    """One line of the lock: `set group:artifact:version sha256`. Lines that start with `#` are notes.
 
     The lock has no addresses: Maven's settings on the machine say where jars come from.
 
@@ -48,15 +48,12 @@ class LockedJar:
         jar_set: "spark" (in addition to pyspark's jars), "broker" (class path of the embedded broker), "s3" (on top of
             "spark", where Spark itself reads or writes a store that speaks S3), "compiler" (of Java; a checkout makes
             the reporter's jar with it).
-        origin: "maven", or "pyspark" for a jar that comes with it.
     """
 
     jar_set: str
     group: str
     artifact: str
     version: str
-    origin: str
-    size_bytes: int
     sha256: str
 
     @property
@@ -90,10 +87,9 @@ def read_lock(path: Path | None = None) -> list[LockedJar]:
             continue
         found = _LINE.fullmatch(line)
         if found is None:
-            msg = f"jar lock {path}, line {number}, is not `set group:artifact:version maven|pyspark bytes sha256`"
+            msg = f"jar lock {path}, line {number}, is not `set group:artifact:version sha256`"
             raise PipelineError(msg, fix)
-        jar_set, group, artifact, version, origin, size, sha256 = found.groups()
-        jars.append(LockedJar(jar_set, group, artifact, version, origin, int(size), sha256))
+        jars.append(LockedJar(*found.groups()))
     return jars
 
 
@@ -214,14 +210,11 @@ class JarStore:
         self._environ = environ
         self._cache = cache_folder(environ) / "jars"
         self._folder = Path(environ["KQUOTA_JARS_DIR"]).expanduser() if environ.get("KQUOTA_JARS_DIR") else None
-        self._pyspark_jars = pyspark_jars_folder(environ)
 
     def path_of(self, jar: LockedJar) -> Path:
         """Where the jar belongs; it may not be there."""
         if self._folder is not None:
             return self._folder / jar.file_name
-        if jar.origin == "pyspark":
-            return (self._pyspark_jars or Path("pyspark", "jars")) / jar.file_name
         return self._cache / jar.sha256 / jar.file_name
 
     def check(self, jar: LockedJar) -> Path:
@@ -252,21 +245,19 @@ class JarStore:
 
         Raises:
             Unreachable: a jar could not be fetched; what was fetched stays.
-            JarUnfit: of a jar that is not fetched: pyspark's own, or one in KQUOTA_JARS_DIR.
+            JarUnfit: of a jar in KQUOTA_JARS_DIR, where nothing is fetched to.
         """
         self._cache.mkdir(parents=True, exist_ok=True)
         with FileLock(self._cache / ".lock", timeout=900):
             missing = self.verify()
-            for jar, problem in missing.items():
-                if self._folder is not None or jar.origin == "pyspark":
-                    raise problem
+            if missing and self._folder is not None:
+                raise next(iter(missing.values()))
             wanted = list(missing)
             for pause_seconds in _PAUSES_SECONDS:
                 if not wanted:
                     return len(missing)
                 sleep(pause_seconds)
-                size_mb = sum(jar.size_bytes for jar in wanted) / 1e6
-                progress(f"{len(wanted)} jars, {size_mb:.0f} MB, are not in {self._cache} yet: they are fetched once")
+                progress(f"{len(wanted)} jars are not in {self._cache} yet: they are fetched once")
                 reason = self._take(wanted)
                 wanted = [jar for jar in wanted if not self.path_of(jar).is_file()]
         if wanted:
@@ -292,10 +283,6 @@ class JarStore:
     def _remedy(self, jar: LockedJar) -> str:
         if self._folder is not None:
             return f"put the locked file into {self._folder}, or unset KQUOTA_JARS_DIR"
-        if jar.origin == "pyspark":
-            if self._pyspark_jars is None:
-                return extra_text("job")
-            return f"reinstall it: {pip_text('install', '--force-reinstall', '--no-deps', 'pyspark==4.2.0')}"
         of_its_set = ("--with", jar.jar_set) if jar.jar_set in OPTIONAL_SETS else ()
         return command_text("jars", "fetch", *of_its_set, about="program")
 

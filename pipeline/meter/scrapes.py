@@ -8,7 +8,7 @@ An exporter makes text of them, in one of these forms. Upper and lower case do n
 * `kafka_server_produce_byte_rate{user="…",client_id="…"}`: Kafka's own names. jmx_exporter without rules writes them
   (MSK's open monitoring), and Strimzi's `strimziMetricsReporter`.
 
-`NameMap` has others. A client chooses its client-id, so whatever a label holds, it is one name of one line:
+A client chooses its client-id, so whatever a label holds, it is one name of one line:
 
 * Values of labels are unescaped, and a user is decoded as Kafka encodes it (`Sanitizer`).
 * JMX puts a client-id with other than `[\w-%. \t]` in quotes, and jmx_exporter shows them. Names lose their quotes
@@ -20,8 +20,7 @@ An exporter makes text of them, in one of these forms. Upper and lower case do n
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -69,10 +68,10 @@ _LABELS: Final = {
 }
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?\s*')
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
-_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _PROCESS_START: Final = re.compile(rb"^process_start_time_seconds(?:\{.*\})? (\S+)", re.MULTILINE)
-_MAPPED: Final = {"produced_bytes": PRODUCED, "fetched_bytes": FETCHED, "request_time": REQUEST}
-_MEANINGS: Final = ("user", "client_id", "resource")
+_NAMES: Final = "|".join((*_OWN_NAMES, *_OF_RULES, _OTHER_NAMES))
+_LINE: Final = re.compile(rf"((?i:{_NAMES})(?:\{{.*\}})?)[ \t]+([^\s{{}}]+)(?:[ \t]+-?[0-9]+)?\s*".encode())
+"""A line of a sensor: what comes before the value, and the value."""
 _SEVERAL_NAMES: Final = re.compile(r", (?:user|client-id)=")
 _PLAIN: Final = re.compile(r"[\w\-%. \t]*", re.ASCII)
 _QUOTED: Final = re.compile(r'"((?:[^"*?\\\n]|\\["*?\\n])*)"')
@@ -86,6 +85,9 @@ QUOTA_PATTERNS: Final = {
 """The rules of `deploy/prometheus/jmx-quotas.yml`, by the names in a sensor."""
 
 
+_USE_OUR_RULES: Final = "Fix: put the rules of deploy/prometheus/jmx-quotas.yml before its other rules"
+
+
 class Sensor(NamedTuple):
     """What a line shows: what is measured, and of whom."""
 
@@ -94,89 +96,49 @@ class Sensor(NamedTuple):
     client_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class NameMap:
-    """How metrics and labels are called.
+def sensor_of(series: str, is_of_jmx_exporter: bool = False) -> Sensor | None:
+    """What a series shows; None if it is not of a client's quota.
 
-    Attributes:
-        metrics: Name of a metric, in lower case, to what it measures.
-        labels: Name of a label, in lower case, to `user`, `client_id` or `resource`.
+    Args:
+        series: The name of a metric, and its labels.
+        is_of_jmx_exporter: Its names are as JMX writes them.
+
+    Raises:
+        ValueError: Of which client it is cannot be known. The text says why, and what to change.
     """
-
-    metrics: Mapping[str, int] = field(default_factory=lambda: dict(_OWN_NAMES))
-    labels: Mapping[str, str] = field(default_factory=lambda: dict(_LABELS))
-
-    @classmethod
-    def of(cls, pairs: Iterable[str]) -> "NameMap":
-        """The known names and others.
-
-        Args:
-            pairs: `METRIC=produced_bytes`, `METRIC=fetched_bytes`, `METRIC=request_time`, `LABEL=user`,
-                `LABEL=client_id`, `LABEL=resource`.
-
-        Raises:
-            ValueError: One of them is none of these.
-        """
-        metrics, labels = dict(_OWN_NAMES), dict(_LABELS)
-        for pair in pairs:
-            name, _, meaning = pair.partition("=")
-            if not _NAME.fullmatch(name) or meaning not in {*_MAPPED, *_MEANINGS}:
-                message = f"{pair!r} is not NAME=MEANING; meanings: {', '.join((*_MAPPED, *_MEANINGS))}"
-                raise ValueError(message)
-            if meaning in _MAPPED:
-                metrics[name.lower()] = _MAPPED[meaning]
-            else:
-                labels[name.lower()] = meaning
-        return cls(metrics, labels)
-
-    @property
-    def pattern(self) -> re.Pattern[bytes]:
-        """A line of a sensor: what comes before the value, and the value."""
-        names = "|".join((*map(re.escape, (*self.metrics, *_OF_RULES)), _OTHER_NAMES))
-        return re.compile(rf"((?i:{names})(?:\{{.*\}})?)[ \t]+([^\s{{}}]+)(?:[ \t]+-?[0-9]+)?\s*".encode())
-
-    def sensor_of(self, series: str, is_of_jmx_exporter: bool = False) -> Sensor | None:
-        """What a series shows; None if it is not of a client's quota.
-
-        Args:
-            series: The name of a metric, and its labels.
-            is_of_jmx_exporter: Its names are as JMX writes them.
-
-        Raises:
-            ValueError: Of which client it is cannot be known. The text says why, and what to change.
-        """
-        name, _, text = series.partition("{")
-        name, labels = name.lower(), self._labels_of(text)
-        measure = self.metrics.get(name)
-        if measure is None and name not in _OF_RULES:
-            _refuse_name(name, labels)
+    name, _, text = series.partition("{")
+    name, labels = name.lower(), _labels_of(text)
+    measure = _OWN_NAMES.get(name)
+    if measure is None and name not in _OF_RULES:
+        _refuse_name(name, labels)
+        return None
+    _refuse_several_names(labels)
+    if measure is None:
+        measure = _RESOURCES.get(labels.get("resource", "").lower())
+        if measure not in _OF_RULES[name]:
             return None
-        _refuse_several_names(labels)
-        if measure is None:
-            measure = _RESOURCES.get(labels.get("resource", "").lower())
-            if measure not in _OF_RULES[name]:
-                return None
-        user, client_id = labels.get("user", ""), labels.get("client_id", "")
-        if is_of_jmx_exporter or name in _OF_RULES:
-            user, client_id = _of_jmx(user, labels), _of_jmx(client_id, labels)
-        user = unquote(user, errors="strict")
-        if not user and not client_id:
-            message = "no label of it is known to be a user or client-id. Fix: --map LABEL=user --map LABEL=client_id"
-            raise ValueError(message)
-        return Sensor(measure, user, client_id)
+    user, client_id = labels.get("user", ""), labels.get("client_id", "")
+    if is_of_jmx_exporter or name in _OF_RULES:
+        user, client_id = _of_jmx(user, labels), _of_jmx(client_id, labels)
+    user = unquote(user, errors="strict")
+    if not user and not client_id:
+        message = f"no label of it is known to be a user or client-id. {_USE_OUR_RULES}"
+        raise ValueError(message)
+    return Sensor(measure, user, client_id)
 
-    def _labels_of(self, text: str) -> dict[str, str]:
-        """The values of the labels behind `{`, by their meaning; of those without one the last is at ""."""
-        labels, end = {}, 0
-        for match in _LABEL.finditer(text):
-            if match.start() != end:
-                break
-            end = match.end()
-            labels[self.labels.get(match[1].lower(), "")] = _unescaped(match[2])
-        if text and text[end:].strip() != "}":
-            message = "its labels are damaged"
-            raise ValueError(message)
-        return labels
+
+def _labels_of(text: str) -> dict[str, str]:
+    """The values of the labels behind `{`, by their meaning; of those without one the last is at ""."""
+    labels, end = {}, 0
+    for match in _LABEL.finditer(text):
+        if match.start() != end:
+            break
+        end = match.end()
+        labels[_LABELS.get(match[1].lower(), "")] = _unescaped(match[2])
+    if text and text[end:].strip() != "}":
+        message = "its labels are damaged"
+        raise ValueError(message)
+    return labels
 
 
 def _unescaped(value: str) -> str:
@@ -216,17 +178,10 @@ def _of_a_rule(what: str, labels: Mapping[str, str]) -> str:
 def _refuse_name(name: str, labels: Mapping[str, str]) -> None:
     """Raise ValueError if a metric that has another name than those that are known shows a sensor of a client."""
     if _NAME_PARTS.search(name):
-        message = (
-            "its exporter makes user and client-id parts of the metric's name. Fix: put the rules of "
-            "deploy/prometheus/jmx-quotas.yml before its other rules"
-        )
+        message = f"its exporter makes user and client-id parts of the metric's name. {_USE_OUR_RULES}"
         raise ValueError(message)
     if "user" in labels or "client_id" in labels:
-        measure = next(_RESOURCES[word] for word in name.split("_") if word in _RESOURCES)
-        meaning = next(meaning for meaning, mapped in _MAPPED.items() if mapped == measure)
-        message = (
-            f"its metric is not known. Fix: --map {name}={meaning}, and LABEL=user or LABEL=client_id for its labels"
-        )
+        message = f"its metric is not known. {_USE_OUR_RULES}"
         raise ValueError(message)
 
 
@@ -259,10 +214,8 @@ _NO_SENSOR: Final = -1
 class SensorTable:
     """The sensors of one broker, by the lines that show them. One caller at a time."""
 
-    def __init__(self, broker_id: str, names: NameMap) -> None:
+    def __init__(self, broker_id: str) -> None:
         self._broker_id = broker_id
-        self._names = names
-        self._pattern = names.pattern
         self._is_of_jmx_exporter = False
         # The lines of the last page: the place of the sensor, `_NO_SENSOR`, or why the line cannot be used.
         self._known: dict[bytes, int | str] = {}
@@ -322,7 +275,7 @@ class SensorTable:
         place = self._known.get(series)
         if place is not None:
             return place, series, text
-        match = self._pattern.fullmatch(line)
+        match = _LINE.fullmatch(line)
         if match is None:
             return _NO_SENSOR, series, text
         place = self._known.get(match[1])
@@ -330,7 +283,7 @@ class SensorTable:
 
     def _place_of(self, series: bytes) -> int | str:
         try:
-            key = self._names.sensor_of(series.decode(), self._is_of_jmx_exporter)
+            key = sensor_of(series.decode(), self._is_of_jmx_exporter)
             return _NO_SENSOR if key is None else self._add(key)
         except ValueError as exc:
             return str(exc).splitlines()[0]

@@ -23,33 +23,24 @@ from pipeline.errors import Conflict, PipelineError, TransactionFenced, Transact
 from schemas.usage import UsageEvent
 
 # What a client used, as the messages of the usage topic that tell it in JSON, which equals that of `UsageEvent`.
-#
-# Names are checked and encoded once for each client.
 
 
 class Client(NamedTuple):
-    """A client as its events name it. All names are valid.
-
-    Attributes:
-        client_id: "" if it has none.
-        number: Made of user and client-id: all events of a client go to one partition.
-        names: The members of an event's JSON that name client and broker.
-    """
+    """A client as its events name it; the client-id is "" if it has none. All names are valid."""
 
     user: str
     client_id: str
     broker_id: str
-    number: int
-    names: bytes
+
+    def partition(self, count: int) -> int:
+        """The partition of all its events, of so many."""
+        return zlib.crc32(f"{self.user}\0{self.client_id}".encode()) % count
 
 
 def new_client(user: str, client_id: str, broker_id: str) -> Client:
     """A client by its names; `ValueError` if one of them cannot be in a usage event."""
     valid = UsageEvent(event_time_ms=0, user=user, client_id=client_id, broker_id=broker_id)
-    named = (valid.user, valid.client_id, valid.broker_id)
-    entity = f"{valid.user}\0{valid.client_id}".encode()
-    names = b',"user":%b,"client_id":%b,"broker_id":%b' % tuple(map(to_json, named))
-    return Client(*named, zlib.crc32(entity), names)
+    return Client(valid.user, valid.client_id, valid.broker_id)
 
 
 MAX_MESSAGE_BYTES: Final = 512 * 1024
@@ -64,7 +55,7 @@ class Message(NamedTuple):
 
 
 _MOST_EVENTS: Final = 1_000
-_MEASURES: Final = (b"produced_bytes", b"fetched_bytes", b"io_time_ns")
+_MEASURES: Final = ("produced_bytes", "fetched_bytes", "io_time_ns")
 
 
 class Used(NamedTuple):
@@ -79,9 +70,9 @@ def messages_of(usage: Iterable[Used], partition_count: int) -> list[Message]:
     """The messages of some usage; the events of a client keep their order."""
     events: dict[int, list[bytes]] = {}
     for one in usage:
-        used = b"".join(b',"%b":%d' % pair for pair in zip(_MEASURES, one.amounts, strict=True) if pair[1])
-        event = b'{"event_time_ms":%d%b%b,"request_count":0}' % (one.event_time_ms, one.client.names, used)
-        events.setdefault(one.client.number % partition_count, []).append(event)
+        used = {name: amount for name, amount in zip(_MEASURES, one.amounts, strict=True) if amount}
+        event = to_json({"event_time_ms": one.event_time_ms, **one.client._asdict(), **used, "request_count": 0})
+        events.setdefault(one.client.partition(partition_count), []).append(event)
     return [
         Message(partition, b"[%b]" % b",".join(part))
         for partition in sorted(events)

@@ -21,7 +21,6 @@ from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.transactions import Mark
 from pipeline.errors import PipelineError
 from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ExporterSource, ScrapeMeter
-from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_topic import Message, UsagePublisher
 from pipeline.observe.observation import SECOND_MS
 from pipeline.stream.usage_columns import USAGE_SCHEMA, ReadingRules
@@ -103,11 +102,11 @@ class ScrapedSource:
     lag_ms = LONGEST_INTERVAL_MS + SECOND_MS
     is_exact = False
 
-    def __init__(self, asked: Iterable[ExporterSource], names: NameMap, clock: Clock) -> None:
+    def __init__(self, asked: Iterable[ExporterSource], clock: Clock) -> None:
         self._clock, self._memory = clock, _Memory()
         publisher = UsagePublisher(self._memory, "memory")
         publisher.take_over()
-        self._meter = ScrapeMeter(asked, names, publisher, clock, lambda _seconds: False)
+        self._meter = ScrapeMeter(asked, publisher, clock, lambda _seconds: False)
 
     def take(self) -> pa.Table:
         """The usage since the last call, `USAGE_SCHEMA` in windows of one second. Waits some milliseconds at most."""

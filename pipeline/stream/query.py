@@ -1,6 +1,5 @@
 """The streaming query over the usage topic: its source, its start, its watch, and its stop between two batches."""
 
-import json
 import logging
 import re
 import time
@@ -8,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from statistics import median
 from threading import Event
-from typing import Any, Final
+from typing import Final
 from weakref import WeakMethod
 
 from py4j.protocol import Py4JError
@@ -94,21 +93,6 @@ def read_usage_topic(
     )
 
 
-def messages_behind(progress: Mapping[str, Any]) -> dict[str, int]:
-    """By topic, how many messages were there, and not read, when the micro-batch of Spark's progress began."""
-    behind: dict[str, int] = {}
-    for source in progress.get("sources") or ():
-        latest, reached = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
-        for topic, ends in latest.items():
-            behind[topic] = sum(max(end - reached.get(topic, {}).get(number, end), 0) for number, end in ends.items())
-    return behind
-
-
-def _offsets(text: Any) -> Mapping[str, Mapping[str, int]]:
-    found: Any = json.loads(text) if isinstance(text, str) else text
-    return found or {}
-
-
 RunBatch = Callable[[DataFrame, int], None]
 
 
@@ -153,20 +137,6 @@ class UsageQuery:
     def is_active(self) -> bool:
         """Whether Spark still runs the query."""
         return self._query is not None and self._query.isActive
-
-    def progress(self) -> Mapping[str, Any] | None:
-        """Spark's progress of the newest micro-batch: empty before the first one, None if the query does not run.
-
-        Any thread may ask. It costs no work in the stream: Spark keeps the newest progress in any case.
-        """
-        # If the JVM has ended, so has the query.
-        with suppress(Py4JError, OSError):
-            if self._query is not None and self._query.isActive:
-                # pyspark misses a rate that Spark leaves out, because a batch took no time.
-                with suppress(KeyError):
-                    return self._query.lastProgress or {}
-                return {}
-        return None
 
     def is_waiting(self) -> bool:
         """Whether the query rests between two triggers: it has asked for new messages and done what there was."""

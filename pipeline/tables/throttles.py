@@ -150,34 +150,6 @@ def count_text(users: int, clients: int) -> str:
     return " and ".join(counts) or "0 clients"
 
 
-@dataclass(frozen=True, slots=True)
-class ClientState:
-    """A client that the tables know, how it is held now, and the newest decision on it; None = there is none.
-
-    Without a client-id it stands for all client-ids of the user.
-    """
-
-    user: str
-    client_id: str | None
-    held_until_ms: int | None
-    decided_at_ms: int | None
-
-
-def clients_of(root: str, user: str, now_ms: int, min_hold_ms: int) -> list[ClientState]:
-    """The clients of a user with a decision, or with usage that is kept: held ones first, then by name.
-
-    One without a client-id stands for the user, if it was held or decided about with all its client-ids.
-    """
-    keys, where = ("user", "client_id"), [("user", "=", user)]
-    decided = StoredTable(table_uri(root, "decisions")).newest_of_each(keys, "evaluated_at_ms", keys, where).to_pylist()
-    used = StoredTable(table_uri(root, "usage")).newest_of_each(keys, "evaluated_at_ms", keys, where).to_pylist()
-    at_ms = {row["client_id"]: row["evaluated_at_ms"] for row in decided}
-    held = Held(running_throttles(root, now_ms, Wanted(user), min_hold_ms))
-    known = {row["client_id"] for row in (*decided, *used)} | {client_id for _, client_id in held.targets}
-    found = [ClientState(user, name, held.until_ms(user, name), at_ms.get(name)) for name in known]
-    return sorted(found, key=lambda one: (not one.held_until_ms, one.client_id is not None, one.client_id or ""))
-
-
 def story_of(root: str, decision: Mapping[str, Any]) -> Story:
     """The story of a row of `decisions`."""
     with ThreadPoolExecutor(1) as pool:

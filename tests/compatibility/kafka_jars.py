@@ -50,8 +50,7 @@ def _resolved(jar_set: str, version: str, folder: Path) -> Iterator[LockedJar]:
         if rest and not rest.startswith("slf4j-api:"):
             artifact, _jar, resolved = rest.split(":")[:3]
             path = jars / f"{artifact}-{resolved}.jar"
-            size, digest = path.stat().st_size, sha256_of(path)
-            yield LockedJar(jar_set, group, artifact, resolved, "maven", size, digest)
+            yield LockedJar(jar_set, group, artifact, resolved, sha256_of(path))
 
 
 def main() -> None:
@@ -67,7 +66,7 @@ def main() -> None:
             (path,) = pyspark_jars.glob(f"{artifact}-[0-9]*.jar")
             group = "org.slf4j" if artifact == "slf4j-api" else "org.apache.logging.log4j"
             found = path.stem.removeprefix(f"{artifact}-")
-            jars.append(LockedJar(jar_set, group, artifact, found, "pyspark", path.stat().st_size, sha256_of(path)))
+            jars.append(LockedJar(jar_set, group, artifact, found, sha256_of(path)))
     _LOCK.write_text(format_lock(jars, _HEADER), encoding="utf-8")
     sys.stdout.write(f"{len(jars)} jars locked\n")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, NameMap, Page, SensorTable
+from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, Page, SensorTable
 from tests.deploy.commands import DEPLOY
 from tests.pipeline.meter.jmx_exporter import QuotaSensor, exported_page
 
@@ -50,7 +50,7 @@ CLIENT_IDS = (
 
 def charged(page: bytes) -> tuple[Page, dict[tuple[int, str, str], float]]:
     """What the meter reads, and the rates that it charges, by what is measured, user and client-id."""
-    sensors = SensorTable("1", NameMap())
+    sensors = SensorTable("1")
     read = sensors.read(page)
     clients = [(measure, sensors.clients[client]) for measure, client in sensors.places.tolist()]
     keys = [(measure, client.user, client.client_id) for measure, client in clients]

@@ -20,7 +20,6 @@ from pipeline.brokers.running import SyncMetrics
 from pipeline.clock import SystemClock
 from pipeline.job.metrics import JobMetrics
 from pipeline.meter.scrape_meter import ExporterSource, ScrapeMeter, scrape_metrics
-from pipeline.meter.scrapes import NameMap
 from pipeline.meter.usage_topic import UsagePublisher
 from pipeline.settings.model import MetricsSettings
 from pipeline.web import ReadAtScrape, metrics_endpoint, new_registry
@@ -145,7 +144,7 @@ def served_meter() -> Iterator[int]:
     registry = new_registry("meter")
     publisher = UsagePublisher(MemoryUsageTopic(UsageBroker()), "memory")
     source = ExporterSource("1", "http://127.0.0.1:1/metrics")
-    meter = ScrapeMeter([source], NameMap(), publisher, SystemClock(), lambda _: True)
+    meter = ScrapeMeter([source], publisher, SystemClock(), lambda _: True)
     registry.register(ReadAtScrape(lambda: scrape_metrics(meter, publisher)))
     with metrics_endpoint(ANY_PORT, registry) as port:
         assert port is not None

@@ -6,6 +6,7 @@ on SIGTERM and Ctrl-C.
 
 import json
 import logging
+import math
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from typing import Any, Final
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from pipeline.demo.clients import CLOSE_SECONDS, broker_throttle_ms, close_producer
+from pipeline.demo.clients import CLOSE_SECONDS, close_producer
 
 log = logging.getLogger("stock client")
 
@@ -136,6 +137,14 @@ class StockConsumer:
                 self._stopping.wait(_RETRY_SECONDS)
                 continue
             self.sent_bytes[0] += sum(len(record.value or b"") for records in read for record in records)
+
+
+def broker_throttle_ms(client: Any) -> tuple[float, float]:
+    """How long brokers made a client wait after a request, by its own metrics: mean and longest of a minute, in ms."""
+    metrics = client.metrics() or {}
+    found = metrics.get("producer-metrics") or metrics.get("consumer-metrics") or {}  # of all brokers together
+    mean, longest = (float(found.get(f"throttle-time-{kind}", 0.0)) for kind in ("avg", "max"))
+    return (mean if math.isfinite(mean) else 0.0, longest if math.isfinite(longest) else 0.0)
 
 
 def report(work: StockWork, running: StockProducer | StockConsumer) -> dict[str, Any]:

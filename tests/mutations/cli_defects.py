@@ -117,12 +117,6 @@ DEFECTS: Final = (
         _FINDINGS,
     ),
     Defect(
-        "a name that a spreadsheet would run as a formula is printed as it is",
-        "_csv_cell",
-        ('_FORMULA.sub(r"\\1\'", printable(str(value), encoding))', "printable(str(value), encoding)"),
-        _OUTPUT,
-    ),
-    Defect(
         "JSON has characters that a terminal obeys",
         "pipeline.documents:_escaped",
         "lambda original, text, *_: text",

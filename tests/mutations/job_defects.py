@@ -29,18 +29,6 @@ DEFECTS: Final = (
         _RESTARTS,
     ),
     Defect(
-        "what fails alike at each start is tried again and again",
-        "Job._run_with_restarts",
-        ("if at_start is not None and at_start == before and not _may_pass(failure):", "if False:"),
-        _RESTARTS,
-    ),
-    Defect(
-        "a store that fails twice alike at the start ends the job",
-        "_may_pass",
-        "lambda original, failure: False",
-        _RESTARTS,
-    ),
-    Defect(
         "a clock that was set back stops the query until it shows the old time again",
         "Job._watch",
         ("if set_back_ms > _LONGEST_PAUSE_MS:", "if False:"),

@@ -134,7 +134,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "an empty file removes all quotas where apply shall prune",
-        "_applier",
+        "_declaring",
         ("and not left and not allow_empty", "and False"),
         _FILES,
     ),

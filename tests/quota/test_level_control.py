@@ -1,4 +1,4 @@
-"""The control of levels: one period at a time, on rates that a test writes down; and runs on simulated brokers."""
+"""The control of levels: one period at a time, on rates that a test writes down."""
 
 import math
 from dataclasses import replace
@@ -146,8 +146,8 @@ def test_a_level_out_of_range_is_corrected_at_once(level: float, brokers: int, e
     assert math.isinf(proposals.urgency[0]) is (expected[1] is Cause.OUT_OF_RANGE)
 
 
-def test_the_example_of_the_page_goes_as_it_says() -> None:
-    """docs/broker-levels.md, "An example", a period per second; O and the recent rate follow at once."""
+def test_a_level_follows_a_client_that_moves_between_brokers() -> None:
+    """A client spreads itself anew twice, a period per second; O and the recent rate follow at once."""
     loads = [([600.0, 300.0, 900.0], 20), ([600.0, 300.0, 0.0], 20), ([100.0, 100.0, 0.0], 90)]
     before = state(1000.0, brokers=3)
     told_levels, at_ms = [], NOW_MS

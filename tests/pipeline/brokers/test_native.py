@@ -279,7 +279,7 @@ def impatience() -> Iterator[None]:
 @pytest.mark.usefixtures("impatient")
 def test_a_cluster_that_does_not_answer_at_the_start_is_told_at_once() -> None:
     with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:1: connection refused"):
-        NativeQuotas(ClusterAccess("127.0.0.1:1"))
+        NativeQuotas(ClusterAccess("127.0.0.1:1")).describe()
 
 
 @pytest.mark.broker

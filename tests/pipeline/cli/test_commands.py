@@ -1,7 +1,5 @@
 """What holds for every command: its formats, where its tables are, what it loads, what it says about trouble."""
 
-import csv
-import io
 import json
 import re
 import shutil
@@ -93,10 +91,7 @@ def test_a_table_fits_80_columns_and_the_other_formats_have_everything(command: 
     left_out = re.search(r"no room for: (.*); see them", narrow.stderr)
     for name in left_out[1].split(", ") if left_out else ():
         assert name in wide.stdout.replace(" ", "_"), "the hint tells where it is"
-    rows = list(csv.DictReader(io.StringIO(run(command, "csv", root).stdout, newline="")))
-    assert rows
-    assert all(None not in row and None not in row.values() for row in rows), "as many cells as names"
-    json.loads(run(command, "json", root).stdout)
+    assert json.loads(run(command, "json", root).stdout)
 
 
 READING = {command: rest for command, rest in COMMANDS.items() if not command.startswith((*WITHOUT_TABLES, "tables"))}
@@ -175,14 +170,12 @@ IN_A_FOLDER = (
     ("quotas", "quotas", "delete", "--user", "alice"),
     ("quotas", "quotas", "export"),
     ("quotas", "quotas", "apply", "-f", "quotas.json"),
-    ("quotas", "quotas", "import", "--from", "quotas.json", "--no-confirm"),
     ("quotas", "quotas", "history"),
     ("quotas", "quotas", "diff"),
     ("quotas", "quotas", "at", "-1s"),
     ("quotas", "quotas", "rollback", "0"),
     ("quotas", "quotas", "effective", "--user", "alice"),
     ("quotas", "quotas", "sql", "DELETE FROM quotas"),
-    ("quotas", "quotas", "diff", "--brokers", "--bootstrap-server", "127.0.0.1:1"),
     ("quotas", "quotas", "sync", "--bootstrap-server", "127.0.0.1:1"),
     ("quotas", "quotas", "sync", "--dry-run", "--bootstrap-server", "127.0.0.1:1"),
     ("quotas", "what-if", "--quotas", "quotas.json"),

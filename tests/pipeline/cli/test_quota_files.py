@@ -1,7 +1,4 @@
-"""`kquota quotas export|apply|import`: an export can be read again, apply is declarative, import replaces.
-
-`--from-cluster` imports the quotas of brokers, in one edit.
-"""
+"""`kquota quotas export|apply|import`: an export can be read again, apply is declarative, import asks the brokers."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +13,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.tables.quotas.files import applied, from_text, to_document
 from tests.pipeline.brokers.quota_broker import access_to, await_values, clear, client, ip, pair, user
 from tests.pipeline.cli.kafka_configs import OURS, KafkaConfigs, configs
-from tests.pipeline.cli.running import Answer, Terminal, kquota, new_tables
+from tests.pipeline.cli.running import Answer, kquota, new_tables
 
 RPK = """
 {"quotas": [
@@ -62,14 +59,13 @@ def test_an_export_reads_back_as_the_same_table(root: str, output: str, tmp_path
     assert described(elsewhere) == described(root)
 
 
-@pytest.mark.parametrize("command", [("apply", "--prune", "-f"), ("import", "--no-confirm", "--from")])
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
 def test_a_file_without_quotas_deletes_everything_only_with_allow_empty(
-    command: tuple[str, ...], dry_run: tuple[str, ...], root: str, tmp_path: Path
+    dry_run: tuple[str, ...], root: str, tmp_path: Path
 ) -> None:
     before, file = described(root), tmp_path / "empty"
     file.write_text("quotas: []\n")
-    delete_all = ("quotas", *command, str(file), *dry_run, "--tables", root)
+    delete_all = ("quotas", "apply", "--prune", "-f", str(file), *dry_run, "--tables", root)
     refused = kquota(*delete_all)
     assert (refused.exit_code, refused.stdout, described(root)) == (5, "", before)
     assert "--allow-empty" in refused.stderr
@@ -89,24 +85,6 @@ def test_a_dry_run_with_exit_code_tells_whether_anything_differs(root: str) -> N
     assert kquota(*check, stdin="quotas: 1").exit_code == 5
     missing = kquota("quotas", "apply", "-f", "-", "--dry-run", "--exit-code", "--tables", f"{root}/no", stdin=RPK)
     assert missing.exit_code == 2, "1 means different, so trouble must not be 1"
-
-
-class TerminalOfASlowReader(Terminal):
-    """Somebody else edits the table before the answer is typed."""
-
-    root: str
-
-    def readline(self, size: int = -1, /) -> str:  # type: ignore[override] # as typeshed's own StringIO
-        kquota("quotas", "alter", "--user", "zoe", "--add-config", "producer_byte_rate=1", "--tables", self.root)
-        return super().readline(size)
-
-
-def test_import_writes_nothing_if_the_table_was_edited_before_the_answer(root: str) -> None:
-    terminal = TerminalOfASlowReader("y\n")
-    terminal.root = root
-    late = kquota("quotas", "import", "--from", RPK, "--tables", root, stdin=terminal)
-    assert late.exit_code == 4
-    assert BOB in described(root)
 
 
 @pytest.mark.parametrize(("value", "bound"), [("12", 12.0), ('"12"', 12.0), ("1.5e3", 1500.0), ("1e3", 1000.0)])
@@ -157,21 +135,6 @@ def test_apply_is_one_commit_that_sets_what_the_file_names_and_prune_deletes_the
     assert described(root) == [DEFAULT, ALICE]
 
 
-def test_import_replaces_everything_once_it_is_confirmed(root: str) -> None:
-    before = described(root)
-    imported = ("quotas", "import", "-o", "wide", "--tables", root, "--from")
-    for arguments, code in (((RPK,), 2), ((f"{root}/none.yaml", "--no-confirm"), 2)):
-        assert (kquota(*imported, *arguments).exit_code, described(root)) == (code, before)
-    refused = kquota(*imported, RPK, stdin=Terminal("n\n"))
-    assert (refused.exit_code, described(root)) == (1, before)
-    assert "remove  user-principal 'bob'" in refused.stdout
-    assert kquota(*imported, RPK, stdin=Terminal("y\n")).exit_code == 0
-    assert described(root) == [DEFAULT, ALICE]
-    assert kquota(*imported, "quotas: []\n", stdin=Terminal("y\n")).exit_code == 0
-    assert described(root) == []
-    assert kquota(*imported, RPK, "--no-confirm").exit_code == 0
-
-
 PRODUCE, FETCH, REQUEST = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
 QUOTAS = {
     pair("alice", "etl"): {PRODUCE: 1e6, FETCH: 2e6, "controller_mutation_rate": 5.0},
@@ -211,9 +174,9 @@ def configs_of(differs: str) -> list[str]:
     return sorted(map(configs, kquota("quotas", "describe", "--tables", differs).stdout.splitlines()))
 
 
-def run(cluster: EmbeddedBroker, differs: str, *arguments: str, stdin: str | Terminal = "") -> Answer:
+def run(cluster: EmbeddedBroker, differs: str, *arguments: str) -> Answer:
     address = ("--bootstrap-server", cluster.bootstrap_servers)
-    return kquota("quotas", "import", "--from-cluster", *address, *arguments, "--tables", differs, stdin=stdin)
+    return kquota("quotas", "import", *address, *arguments, "--tables", differs)
 
 
 @pytest.mark.broker
@@ -221,38 +184,23 @@ def test_a_new_table_has_the_quotas_that_kafka_configs_describes(
     cluster: EmbeddedBroker, kafka_configs: KafkaConfigs, tmp_path: Path
 ) -> None:
     root = new_tables(tmp_path / "tables")
-    assert run(cluster, root, "--no-confirm").exit_code == 0
+    assert run(cluster, root).exit_code == 0
     kafkas = [
         configs(line.replace("controller_mutation_rate=5.0, ", "")) for line in kafka_configs.described(cluster, *OURS)
     ]
     assert configs_of(root) == sorted(kafkas)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ((), "give either --from or --from-cluster; neither is given"),
-        (("--from", "quotas: []", "--from-cluster"), "give either --from or --from-cluster; both are given"),
-        (("--from", "quotas: []", "--scale", "keep"), "--scale works only with --from-cluster"),
-        (("--from", "quotas: []", "--bootstrap-server", "b:1"), "--bootstrap-server works only with --from-cluster"),
-        (("--from-cluster", "--scale", "double"), "unknown scale double; use keep, brokers"),
-        (("--from-cluster",), "the address of the Kafka cluster, 'kafka.bootstrap_servers', is not set"),
-    ],
-)
-def test_flags_that_do_not_say_what_to_import_are_refused(
-    arguments: tuple[str, ...], told: str, tmp_path: Path
-) -> None:
-    root = new_tables(tmp_path / "tables")
-    answer = kquota("quotas", "import", *arguments, "--no-confirm", "--tables", root)
+def test_an_import_needs_the_address_of_a_cluster(tmp_path: Path) -> None:
+    answer = kquota("quotas", "import", "--tables", new_tables(tmp_path / "tables"))
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert told in answer.stderr
+    assert "the address of the Kafka cluster, 'kafka.bootstrap_servers', is not set" in answer.stderr
 
 
 @pytest.mark.usefixtures("impatient")
 def test_a_cluster_that_does_not_answer_ends_with_6(tmp_path: Path) -> None:
     root = new_tables(tmp_path / "tables")
-    address = ("--from-cluster", "--bootstrap-server", "127.0.0.1:1", "--no-confirm")
-    answer = kquota("quotas", "import", *address, "--tables", root)
+    answer = kquota("quotas", "import", "--bootstrap-server", "127.0.0.1:1", "--tables", root)
     assert (answer.exit_code, answer.stdout) == (6, "")
     assert "no Kafka broker answers at 127.0.0.1:1" in answer.stderr
 
@@ -264,13 +212,8 @@ def test_an_import_is_one_edit_that_keeps_labels_and_other_quotas(cluster: Embed
         dry = run(cluster, differs, "--dry-run", "-o", "json", "--scale", scale)
         assert (dry.exit_code, configs_of(differs)) == (0, before)
         assert dry.stderr.splitlines()[1:4] == [f"every bound × 1 (--scale {scale})", *LEFT_OUT]
-    for arguments, stdin, code in (
-        ((), "", 2),
-        ((), Terminal("n\n"), 1),
-        (("--no-confirm", "--if-version", "1"), "", 4),
-    ):
-        assert (run(cluster, differs, *arguments, stdin=stdin).exit_code, configs_of(differs)) == (code, before)
-    done = run(cluster, differs, "--no-confirm", "-o", "json", "--reason", "from Kafka")
+    assert (run(cluster, differs, "--if-version", "1").exit_code, configs_of(differs)) == (4, before)
+    done = run(cluster, differs, "-o", "json", "--reason", "from Kafka")
     assert json.loads(done.stdout)["changes"] == json.loads(dry.stdout)["changes"]
     assert (
         "Quota configs for user-principal 'alice', client-id 'etl' are consumer_byte_rate=2000000.0, mode=shadow, "
@@ -280,7 +223,7 @@ def test_an_import_is_one_edit_that_keeps_labels_and_other_quotas(cluster: Embed
     assert len(configs_of(differs)) == 6
     (newest,) = json.loads(kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", differs).stdout)
     assert newest["reason"] == "from Kafka"
-    again = run(cluster, differs, "--no-confirm")
+    again = run(cluster, differs)
     assert (again.exit_code, again.stdout) == (0, "")
     assert f"quotas v{newest['version']}, nothing to change" in again.stderr
 
@@ -291,7 +234,7 @@ def test_a_cluster_without_quotas_changes_nothing(cluster: EmbeddedBroker, diffe
         native.alter({entity: dict.fromkeys(values) for entity, values in QUOTAS.items()})
         await_values(native, {})
         try:
-            answer = run(cluster, differs, "--no-confirm")
+            answer = run(cluster, differs)
         finally:
             native.alter(QUOTAS)
             await_values(native, QUOTAS)

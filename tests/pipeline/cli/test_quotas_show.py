@@ -54,7 +54,7 @@ def test_the_quota_nearest_to_its_bound_comes_first_with_its_rate(job: KeptJob) 
 
 def test_other_formats_need_no_rates(job: KeptJob) -> None:
     shutil.rmtree(f"{job.root}/rates")
-    for output in ("kafka", "table", "csv", "json"):
+    for output in ("kafka", "table", "json"):
         assert describe(job, "-o", output).exit_code == 0
     assert describe(job, "-o", "wide").exit_code == 2
 

@@ -30,7 +30,7 @@ def test_the_example_shows_a_throttle_a_renewal_a_release_and_a_shadow() -> None
     assert clients["bob", "app"]["throttles"] == 0
     assert clients["carol", "web"]["throttles"] > 0
     assert clients["dave", "report"]["throttles"] == 0 < clients["dave", "report"]["shadowed"]
-    first = kquota("simulate", "-f", FILES[1], "-f", FILES[0]).stdout.splitlines()[0]
+    first = kquota("simulate", FILES[1], FILES[0]).stdout.splitlines()[0]
     assert "  throttle alice/etl producer_byte_rate O 1." in first
 
 

@@ -102,23 +102,6 @@ def test_users_whose_client_ids_share_a_sum_are_named_with_a_bound_that_counts_t
     assert command[-5:] == ["alter", "--user", "it's", "--add-config", "producer_byte_rate=1048576"]
 
 
-def test_a_job_that_is_down_is_a_fault_and_one_that_has_not_begun_is_not(tmp_path: Path) -> None:
-    root = str(tmp_path / "tables")
-    create_missing(root)
-    settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path)
-    of_job = (one for one in diagnose(settings) if one.subject == "job")
-    assert [(one.severity, "has written no micro-batch yet. Fix: start it: " in one.text) for one in of_job] == [
-        ("warning", True)
-    ]
-    job = new_job(tmp_path / "played")
-    throttle_one(job)
-    (down,) = (one for one in diagnose(job.settings) if one.subject == "job")
-    assert (down.severity, " is down on this machine; its last micro-batch was " in down.text) == ("error", True)
-    with JobLock(job.settings.run_dir, job.settings.job, job.settings.tables.root):
-        (up,) = (one for one in diagnose(job.settings) if one.subject == "job")
-    assert (up.severity, " runs as process " in up.text) == ("ok", True)
-
-
 def test_what_others_or_a_power_loss_have_done_is_told_of_each_table(tmp_path: Path) -> None:
     root = str(tmp_path / "tables")
     create_missing(root)

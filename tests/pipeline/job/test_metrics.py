@@ -1,7 +1,6 @@
 """What a job tells Prometheus equals what it wrote: real batches, purgatory and tables, on a clock set by hand."""
 
 import gc
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import Metric
 
 from pipeline.job.metrics import (
     IDLE_MS,
@@ -19,13 +17,11 @@ from pipeline.job.metrics import (
     ThrottledClients,
     both,
     job_metrics,
-    progress_metrics,
 )
 from pipeline.settings.model import MetricsSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.reading import read_table
 from pipeline.throttle.shapes import WRITTEN, table_of
-from pipeline.web import ReadAtScrape
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import throttle_one
 
@@ -196,16 +192,15 @@ def test_a_user_has_the_client_id_of_all_and_a_client_of_that_name_has_no_series
     }
 
 
-def test_where_there_are_too_many_the_clients_that_are_held_or_throttled_most_keep_their_series() -> None:
+def test_where_there_are_too_many_another_client_gets_series_when_one_has_been_idle() -> None:
     clients, names = ThrottledClients(), [f"user {number}" for number in range(MOST_CLIENTS)]
-    for again in (names, names[1:]):
-        clients.announce(pa.concat_tables(map(throttled, again)), 0)
-    clients.announce(throttled("while all are held"), 999)
-    assert (len(listed(clients, 999)), listed(clients, 999)[""]) == (MOST_CLIENTS + 1, 1)
-    clients.announce(throttled("when none is held"), 1_000)
-    found = listed(clients, 1_000)
-    assert (found["when none is held"], found["user 1"], found.get("user 0")) == (1, 2, None)
-    assert (len(found), found[""]) == (MOST_CLIENTS + 1, 2)
+    clients.announce(pa.concat_tables(map(throttled, names)), 0)
+    clients.announce(throttled("user 1"), IDLE_MS)
+    clients.announce(throttled("too many"), 1_000 + IDLE_MS)
+    found = listed(clients, 1_000 + IDLE_MS)
+    assert (len(found), found[""], found["user 1"], found.get("too many")) == (MOST_CLIENTS + 1, 1, 2, None)
+    clients.announce(throttled("later"), 1_001 + IDLE_MS)
+    assert listed(clients, 1_001 + IDLE_MS) == {"user 1": 2, "later": 1, "": MOST_CLIENTS}
 
 
 def test_only_a_job_with_a_port_fills_a_registry() -> None:
@@ -231,58 +226,3 @@ def test_of_two_who_listen_both_hear_everything() -> None:
     together.committed("usage")
     together.began(None)
     assert heard == [f"{name} {what}" for what in ("announce", "report", "committed", "began") for name in "ab"]
-
-
-PROGRESS: dict[str, Any] = {
-    "batchId": 7,
-    "numInputRows": 30,
-    "inputRowsPerSecond": 60.0,
-    "processedRowsPerSecond": 120.5,
-    "durationMs": {"addBatch": 90, "triggerExecution": 250},
-    "sources": [
-        {
-            "endOffset": '{"quota.usage.v1":{"0":10,"1":20}}',
-            "latestOffset": '{"quota.usage.v1":{"0":15,"1":20,"2":4}}',
-        }
-    ],
-}
-
-
-def registry_of(metrics: Iterable[Metric]) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    found = list(metrics)
-    registry.register(ReadAtScrape(lambda: found))
-    return registry
-
-
-@pytest.mark.parametrize(
-    ("name", "labels", "value"),
-    [
-        ("query_active", {}, 1),
-        ("batch_id", {}, 7),
-        ("input_rows", {}, 30),
-        ("input_rows_per_second", {}, 60),
-        ("processed_rows_per_second", {}, 120.5),
-        ("step_seconds", {"step": "addBatch"}, 0.09),
-        ("step_seconds", {"step": "triggerExecution"}, 0.25),
-        # A partition that the batch did not know is not behind: the next batch begins at its end or its start.
-        ("offsets_behind_latest", {"topic": "quota.usage.v1"}, 5),
-    ],
-)
-def test_each_fact_is_a_metric(name: str, labels: dict[str, str], value: float) -> None:
-    assert registry_of(progress_metrics(PROGRESS)).get_sample_value(f"kquota_spark_{name}", labels) == value
-
-
-@pytest.mark.parametrize(("progress", "active"), [(None, 0), ({}, 1)])
-def test_without_a_batch_only_the_query_is_told(progress: dict[str, Any] | None, active: float) -> None:
-    registry = registry_of(progress_metrics(progress))
-    assert registry.get_sample_value("kquota_spark_query_active") == active
-    assert len(list(registry.collect())) == 1
-
-
-def test_what_spark_leaves_out_is_left_out() -> None:
-    progress = {"batchId": 0, "numInputRows": 0, "processedRowsPerSecond": None, "sources": [{"latestOffset": "null"}]}
-    registry = registry_of(progress_metrics(progress))
-    assert registry.get_sample_value("kquota_spark_batch_id") == 0
-    assert registry.get_sample_value("kquota_spark_processed_rows_per_second") is None
-    assert registry.get_sample_value("kquota_spark_input_rows_per_second") is None

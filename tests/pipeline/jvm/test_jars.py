@@ -29,10 +29,9 @@ cp "$here"/shelf/* .
 """
 
 
-def locked(file_name: str, origin: str = "maven") -> LockedJar:
+def locked(file_name: str) -> LockedJar:
     artifact, _, version = file_name.removesuffix(".jar").partition("-")
-    data = CONTENT[file_name]
-    return LockedJar("spark", "org.x", artifact, version, origin, len(data), hashlib.sha256(data).hexdigest())
+    return LockedJar("spark", "org.x", artifact, version, hashlib.sha256(CONTENT[file_name]).hexdigest())
 
 
 ONE, TWO = locked("one-1.jar"), locked("two-2.jar")
@@ -73,7 +72,7 @@ def test_fetched_jars_are_kept_under_their_hash(maven: Path) -> None:
     assert jars.fetch(lines.append) == 2
     assert jars.check(ONE) == maven.parent / "cache" / "jars" / ONE.sha256 / "one-1.jar"
     assert jars.check(ONE).read_bytes() == b"first jar"
-    assert lines == [f"2 jars, 0 MB, are not in {maven.parent}/cache/jars yet: they are fetched once"]
+    assert lines == [f"2 jars are not in {maven.parent}/cache/jars yet: they are fetched once"]
 
 
 def test_a_second_fetch_downloads_nothing_and_says_nothing(maven: Path) -> None:
@@ -156,18 +155,6 @@ def test_a_folder_of_jars_is_never_filled(maven: Path, tmp_path: Path) -> None:
     assert calls(maven) == 0
 
 
-def test_jars_of_pyspark_are_never_fetched(maven: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pyspark_jars = tmp_path / "pyspark" / "jars"
-    monkeypatch.setattr(module, "pyspark_jars_folder", lambda _environ: pyspark_jars)
-    jars = JarStore([locked("one-1.jar", "pyspark")], {"KQUOTA_CACHE": str(tmp_path / "cache"), "PATH": str(maven)})
-    with pytest.raises(JarUnfit, match=r"reinstall it: .* -m pip install --force-reinstall --no-deps pyspark"):
-        jars.fetch()
-    assert calls(maven) == 0
-    pyspark_jars.mkdir(parents=True)
-    (pyspark_jars / "one-1.jar").write_bytes(CONTENT["one-1.jar"])
-    assert jars.check(jars.locked[0]) == pyspark_jars / "one-1.jar"
-
-
 def test_pysparks_jars_are_in_its_package() -> None:
     folder = pyspark_jars_folder({"SPARK_HOME": "/elsewhere"})
     assert folder is not None
@@ -190,8 +177,8 @@ DIGEST = "ab" * 32
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     jars = [
-        LockedJar("spark", "io.delta", "delta-storage", "4.4.0", "maven", 7, DIGEST),
-        LockedJar("broker", "org.slf4j", "slf4j-api", "2.0.17", "pyspark", 8, DIGEST),
+        LockedJar("spark", "io.delta", "delta-storage", "4.4.0", DIGEST),
+        LockedJar("broker", "org.slf4j", "slf4j-api", "2.0.17", DIGEST),
     ]
     (tmp_path / "jars.lock").write_text(format_lock(jars, notes={jars[0].coordinates: "why this version"}))
     assert read_lock(tmp_path / "jars.lock") == jars
@@ -201,11 +188,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        f"spark a:b:1 maven 7 {DIGEST} more",
-        f"spark a:b maven 7 {DIGEST}",
-        f"spark a:b:1 https://x 7 {DIGEST}",
-        f"spark a:b:1 maven -7 {DIGEST}",
-        "spark a:b:1 maven 7 abc",
+        f"spark a:b:1 {DIGEST} more",
+        f"spark a:b {DIGEST}",
+        f"spark a:b:1 https://x {DIGEST}",
+        "spark a:b:1 abc",
     ],
 )
 def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: str) -> None:
@@ -231,7 +217,7 @@ def test_locks_hold_no_addresses(lock: str) -> None:
 
 def test_the_lock_holds_what_the_manifest_names() -> None:
     named = jars_of_pom(lock_path().with_name("pom.xml"))
-    assert [replace(jar, size_bytes=0, sha256="") for jar in read_lock()] == list(named)
+    assert [replace(jar, sha256="") for jar in read_lock()] == list(named)
     text = lock_path().read_text(encoding="utf-8")
     assert [
         note for jar, note in named.items() if note and f"# {note}\n{jar.jar_set} {jar.coordinates} " not in text

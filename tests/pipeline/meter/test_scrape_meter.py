@@ -1,6 +1,7 @@
 """The meter that scrapes: targets of all kinds, and what gets to the usage topic, of a real broker too."""
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import UsageError
 from pipeline.meter import scrape_meter
 from pipeline.meter.scrape_meter import ACCURACY, Address, ExporterSource, ScrapeMeter, addresses, with_brokers
-from pipeline.meter.scrapes import QUOTA_PATTERNS, NameMap
+from pipeline.meter.scrapes import QUOTA_PATTERNS
 from pipeline.meter.usage_topic import UsagePublisher
 from tests.fakes.clock import ManualClock
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
@@ -50,7 +51,7 @@ class Run:
         self.publisher = UsagePublisher(self.topic, "topic")
         self.publisher.take_over()
         asked = [ExporterSource(*target) for target in targets]
-        self.meter = ScrapeMeter(asked, NameMap(), self.publisher, self.clock, lambda _: True, seed=1)
+        self.meter = ScrapeMeter(asked, self.publisher, self.clock, lambda _: True, seed=1)
 
     def round(self, seconds: float = 3.0) -> None:
         """Every target is scraped that answers, and what it shows is stored."""
@@ -187,11 +188,14 @@ def test_it_stores_what_it_scrapes_until_it_is_stopped(broker: EmbeddedBroker, t
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     create_topics(admin, [TopicSpec(name, "demo", 1, "any", {}, {}) for name in (USAGE, MARKER)])
     admin.close()
-    names = ("--topic", USAGE, "--marker-topic", MARKER, "--bootstrap-server", broker.bootstrap_servers)
+    topics = {"KQUOTA_KAFKA__USAGE_TOPIC": USAGE, "KQUOTA_KAFKA__MARKER_TOPIC": MARKER}
+    address = ("--bootstrap-server", broker.bootstrap_servers)
     told = tmp_path / "log"
     with exporter(page(LINE)) as served, told.open("w") as log:
-        command = [sys.executable, "-m", "pipeline.cli.main", "meter", "prometheus", *names]
-        with subprocess.Popen([*command, "--targets", f"7={served.url}"], stderr=log) as process:
+        command = [sys.executable, "-m", "pipeline.cli.main", "meter", "prometheus", *address]
+        with subprocess.Popen(
+            [*command, "--targets", f"7={served.url}"], env={**os.environ, **topics}, stderr=log
+        ) as process:
             try:
                 wait_until(lambda: len(all_events(broker, USAGE)) >= 3, "three events")
                 process.terminate()
@@ -253,12 +257,7 @@ def test_targets_that_cannot_be_right_are_refused(given: str, reason: str) -> No
     [
         ((), "give the metrics of every broker in --targets"),
         (("--targets", "b1:9404"), "Fix: write http://HOST:PORT/metrics"),
-        (("--targets", "http://b1/m", "--map", "x=y"), "'x=y' is not NAME=MEANING"),
         (("--targets", "http://b1/m"), "'kafka.bootstrap_servers', is not set"),
-        (
-            ("--targets", "http://b1/m", "--bootstrap-server", "b1:1", "--topic", "quota.throttle.v1"),
-            "the three topics of 'kafka' are not different: quota.throttle.v1, quota.throttle.v1",
-        ),
     ],
 )
 def test_the_command_refuses_what_cannot_work_before_it_connects(options: tuple[str, ...], reason: str) -> None:

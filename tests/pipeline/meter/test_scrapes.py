@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.meter.scraped_rates import ScrapedUsage
-from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, NameMap, Page, SensorTable
+from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, Page, SensorTable
 from quota.rates import SampleWindows
 from tests.deploy.commands import DEPLOY
 from tests.pipeline.meter.metric_pages import KafkaSensor, exported
@@ -29,8 +29,8 @@ jvm_threads_current 25.0
 """
 
 
-def table(*pairs: str) -> SensorTable:
-    return SensorTable("1", NameMap.of(pairs))
+def table() -> SensorTable:
+    return SensorTable("1")
 
 
 def shown(sensors: SensorTable, page: Page) -> dict[tuple[str, str, int], float]:
@@ -54,24 +54,17 @@ def test_only_sensors_of_clients_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "pairs"),
+    "line",
     [
-        ('kafka_server_quota_byte_rate{resource="Produce",user="u",clientId="c"} 5', ()),
-        ('kafka_server_quota_byte_rate{type="Produce",user="u",client_id="c"} 5', ()),
-        ('kafka_server_Produce_byte_rate{client_id="c",user="u",} 5', ()),
-        ('kafka_server_produce_byte_rate{client_id="c", user="u"} 5.0', ()),
-        ('Acme_in{who="u",app="c"} 5', ("acme_in=produced_bytes", "who=user", "app=client_id")),
+        'kafka_server_quota_byte_rate{resource="Produce",user="u",clientId="c"} 5',
+        'kafka_server_quota_byte_rate{type="Produce",user="u",client_id="c"} 5',
+        'kafka_server_Produce_byte_rate{client_id="c",user="u",} 5',
+        'kafka_server_produce_byte_rate{client_id="c", user="u"} 5.0',
     ],
 )
-def test_every_naming_scheme_shows_the_same(line: str, pairs: tuple[str, ...]) -> None:
-    sensors = table(*pairs)
+def test_every_naming_scheme_shows_the_same(line: str) -> None:
+    sensors = table()
     assert shown(sensors, sensors.read(line.encode())) == {("u", "c", PRODUCED): 5.0}
-
-
-@pytest.mark.parametrize("pair", ["x", "=user", "x=", "x=bytes", "a b=user", "x=user=y"])
-def test_another_mapping_is_refused(pair: str) -> None:
-    with pytest.raises(ValueError, match="is not NAME=MEANING"):
-        NameMap.of([pair])
 
 
 def test_two_lines_of_one_sensor_are_refused_and_the_others_are_read() -> None:
@@ -131,11 +124,11 @@ def test_a_line_that_rules_made_of_several_names_is_refused_with_the_line_to_men
         ),
         (
             'kafka_server_quota_fetch_byte_rate{user="alice",client="etl"}',
-            "its metric is not known. Fix: --map kafka_server_quota_fetch_byte_rate=fetched_bytes, and LABEL=user or ",
+            "its metric is not known. Fix: put the rules of deploy/",
         ),
         (
             'kafka_server_quota_request_time{resource="Request",principal="alice"}',
-            "no label of it is known to be a user or client-id. Fix: --map LABEL=user --map LABEL=client_id",
+            "no label of it is known to be a user or client-id. Fix: put the rules of deploy/",
         ),
     ],
 )
@@ -143,9 +136,6 @@ def test_a_quota_line_that_cannot_be_read_is_refused_with_its_reason(series: str
     page = table().read(f"{series} 5\n".encode())
     assert (page.shown, page.refused) == (0, 1)
     assert reason in page.reason
-    mapped = page.reason.partition("--map ")[2].partition(",")[0]
-    if mapped.startswith("kafka"):
-        assert table(mapped).read(f"{series} 5\n".encode()).shown == 1
 
 
 def test_the_line_to_mend_is_that_of_the_file_of_rules() -> None:

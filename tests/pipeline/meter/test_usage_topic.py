@@ -57,7 +57,7 @@ def test_each_row_is_one_event_and_those_of_a_client_keep_their_order_in_one_par
             found[event.user, event.client_id].append((partition, event))
     for at, (user, client_id) in enumerate(NAMES):
         partitions = {partition for partition, _ in found[user, client_id]}
-        assert partitions <= {CLIENTS[at].number % 3}
+        assert partitions <= {CLIENTS[at].partition(3)}
         assert [event for _, event in found[user, client_id]] == [
             UsageEvent(
                 event_time_ms=row[1], user=user, client_id=client_id, broker_id="7", request_count=0,

@@ -15,7 +15,6 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.errors import PipelineError
 from pipeline.meter.scrape_meter import ExporterSource
-from pipeline.meter.scrapes import NameMap
 from pipeline.observe.observation import Observation
 from pipeline.observe.sources import ScrapedSource, SourceState, TopicSource
 from tests.fakes.clock import ManualClock
@@ -43,7 +42,7 @@ class Watched:
         self.clock = ManualClock()
         asked = [ExporterSource(str(number), one.url) for number, one in enumerate(brokers, 1)]
         self.brokers = brokers
-        self.source = ScrapedSource(asked, NameMap(), self.clock)
+        self.source = ScrapedSource(asked, self.clock)
         self.seen = Observation(self.source.lag_ms, self.source.is_exact)
         self.seen.load(ALICE)
 

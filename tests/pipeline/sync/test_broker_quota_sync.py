@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.brokers.changes import Look
+from pipeline.brokers.native import Look
 from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower
 from pipeline.errors import ClusterUnreachable, Conflict
 from pipeline.tables.address import table_uri
@@ -53,7 +53,7 @@ class FakeQuotas:
         self._answer()
         return Look(self.broker_ids, dict(self.values))
 
-    def alter(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
+    def make(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
         self._answer()
         for change in changes if self.takes is None else changes[: self.takes]:
             if change.key in self.refused:
