@@ -31,8 +31,8 @@ from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.throttle.assembly import HandSetClock, Ports, assemble
-from pipeline.throttle.publisher import DeltaOutbox, ThrottleTopic
+from pipeline.throttle.assembly import HandSetClock, assemble
+from pipeline.throttle.publisher import Outbox, Publisher, ThrottleTopic
 from pipeline.throttle.topic import KafkaThrottleTopic
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
@@ -58,7 +58,8 @@ class Held:
         create_missing(str(root), [TABLES["throttle_events"]])
         writer = DeltaRsWriter(table_uri(str(root), "throttle_events"), JOB)
         writer.raise_epoch(1)
-        enforcement = assemble(Settings(job=JOB), "cluster", JOB, Ports(DeltaOutbox(writer, JOB), topic, self._clock))
+        publisher = Publisher(JOB, JOB, Outbox(writer, JOB), topic)
+        enforcement = assemble(Settings(job=JOB), "cluster", JOB, publisher, self._clock)
         self._decider, self._purgatory = enforcement.decider, enforcement.purgatory
         quota = {"user": "<default>", "client_id": "<default>", "producer_byte_rate": BOUND, "mode": "enforce"}
         self._quotas = QuotaSnapshot.from_rows([quota], version=1)

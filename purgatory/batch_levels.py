@@ -17,9 +17,7 @@ That gives first in, first out inside a millisecond. The windows of Kafka's whee
 A bucket is a list of reference arrays in the order of submission. References to cancelled entries stay until they are
 drained or compacted. The slab knows which ones are pending.
 
-**The staging.** New entries wait here, in the order of submission, until there are enough for a radix pass. Array calls
-add chunks. Scalar calls add to an open tail, which the next array call closes. So both can be mixed, and the order of
-submission is kept.
+**The staging.** New entries wait here, in the order of submission, until there are enough for a radix pass.
 
 **Speed.** Bucket numbers and sort orders use one property of NumPy: a stable `argsort` of 8- or 16-bit integers is a
 radix sort and takes a few ns per element. That of 64-bit integers is not, and is 10 to 20 times slower.
@@ -81,52 +79,32 @@ _NOTHING_STAGED_MS = MAX_TIME_MS + 1
 
 
 class Staging:
-    """References that are not in a bucket yet. `min_ms` is a lower bound of all staged expirations."""
+    """References that are not in a bucket yet: `size`, those to cancelled entries included.
+
+    `min_ms` is a lower bound of all staged expirations.
+    """
 
     def __init__(self) -> None:
         self._chunks: list[tuple[Int64s, Int64s]] = []
-        self.tail_ms: list[int] = []
-        self._tail_handles: list[int] = []
-        self._chunks_size = 0
+        self.size = 0
         self.min_ms = _NOTHING_STAGED_MS
-
-    @property
-    def size(self) -> int:
-        """The number of references, those to cancelled entries included."""
-        return self._chunks_size + len(self.tail_ms)
-
-    def append(self, expiration_ms: int, handle: int) -> None:
-        """Stage one entry."""
-        self.tail_ms.append(expiration_ms)
-        self._tail_handles.append(handle)
-        if expiration_ms < self.min_ms:  # noqa: PLR1730 - min() would cost a tenth of a scalar schedule
-            self.min_ms = expiration_ms
 
     def extend(self, expiration_ms: Int64s, handles: Int64s, min_ms: int) -> None:
         """Stage a batch. The arrays are kept, not copied."""
-        if self.tail_ms:
-            self._close_tail()
         self._chunks.append((expiration_ms, handles))
-        self._chunks_size += handles.size
+        self.size += handles.size
         self.min_ms = min(self.min_ms, min_ms)
-
-    def _close_tail(self) -> None:
-        self._chunks.append((np.array(self.tail_ms, np.int64), np.array(self._tail_handles, np.int64)))
-        self._chunks_size += len(self.tail_ms)
-        self.tail_ms, self._tail_handles = [], []
 
     def take_all(self) -> References:
         """Empty the staging and return what was in it, in the order of submission."""
-        if self.tail_ms:
-            self._close_tail()
-        references = np.empty((self._chunks_size, 2), dtype=np.int64)
+        references = np.empty((self.size, 2), dtype=np.int64)
         start = 0
         for expiration_ms, handles in self._chunks:
             end = start + handles.size
             references[start:end, EXPIRATION] = expiration_ms
             references[start:end, HANDLE] = handles
             start = end
-        self._chunks, self._chunks_size = [], 0
+        self._chunks, self.size = [], 0
         self.min_ms = _NOTHING_STAGED_MS
         return references
 

@@ -30,8 +30,8 @@ when an advance drains a coarse bucket.
 >>> handles, expiration_ms = wheel.advance(1010)
 >>> handles.tolist() == [early, again], expiration_ms
 (True, array([1010, 1010]))
->>> len(wheel), wheel.cancel(early)
-(0, False)
+>>> len(wheel), wheel.cancel_many([early])
+(0, 0)
 
 Three things differ from Kafka, on purpose: entries of one millisecond come out in the order of submission; none comes
 out early; and an entry that is already due when it is scheduled comes out at the next advance, even if the clock does
@@ -68,7 +68,6 @@ SEQUENCE_BITS = 63 - SLOT_BITS
 SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
 
 _FIRST_CAPACITY = 1 << 10
-_HOT_SLOTS = 256
 _FREE = -1
 
 # Wheels begin their sequences far apart, at multiples of the golden ratio of the range. So a handle of one wheel means
@@ -89,7 +88,6 @@ class Slab:
         self._owner = np.empty(0, dtype=np.int64)
         self._free = np.empty(0, dtype=np.int32)
         self._free_count = 0
-        self._hot: list[int] = []  # free slots set aside for the scalar path, not on the stack
         self._grow_to(_FIRST_CAPACITY)
 
     def _grow_to(self, slots: int) -> None:
@@ -105,14 +103,11 @@ class Slab:
         self._free_count += capacity - old
         self.capacity = capacity
         self._owner, self._free = owner, free
-        self._owner_view = owner.data  # one element costs a third of NumPy's scalar indexing
 
     def reserve(self, n: int) -> None:
-        """Make room for n more entries on the array path. `WheelFullError` leaves the slab unchanged."""
+        """Make room for n more entries. `WheelFullError` leaves the slab unchanged."""
         if n > self._free_count:
-            self._spill_hot()
-            if n > self._free_count:
-                self._grow_to(self.live + n)
+            self._grow_to(self.live + n)
 
     def take_many(self, n: int) -> Int64s:
         """Take n slots for which `reserve` made room. Returns their handles in the order of sequence."""
@@ -128,28 +123,6 @@ class Slab:
         self._owner[slots] = handles
         self.live += n
         return handles
-
-    def take(self) -> int:
-        """Take one slot and return its handle. `WheelFullError` leaves the slab unchanged."""
-        if not self._hot:
-            self._refill_hot()
-        slot = self._hot.pop()
-        handle = self._sequence << SLOT_BITS | slot
-        self._owner_view[slot] = handle
-        self._sequence = (self._sequence + 1) & SEQUENCE_MASK
-        self.live += 1
-        return handle
-
-    def _refill_hot(self) -> None:
-        self.reserve(1)
-        n = min(_HOT_SLOTS, self._free_count)
-        self._free_count -= n
-        self._hot = self._free[self._free_count : self._free_count + n].tolist()
-
-    def _spill_hot(self) -> None:
-        self._free[self._free_count : self._free_count + len(self._hot)] = self._hot
-        self._free_count += len(self._hot)
-        self._hot = []
 
     def remove_many(self, handles: Int64s) -> Int64s:
         """Free the slots of the handles that are pending. Returns these handles, each once."""
@@ -169,18 +142,6 @@ class Slab:
             slots, handles = slots.compress(first), handles.compress(first)
         self._push(slots)
         return handles
-
-    def remove(self, handle: int) -> bool:
-        """Free the slot of one handle. Returns False if the handle is not pending."""
-        slot = handle & (self.capacity - 1)
-        if handle < 0 or self._owner_view[slot] != handle:
-            return False
-        self._owner_view[slot] = _FREE
-        self.live -= 1
-        self._hot.append(int(slot))  # a NumPy integer would make later handles NumPy integers
-        if len(self._hot) > 2 * _HOT_SLOTS:
-            self._spill_hot()
-        return True
 
     def are_pending(self, handles: Int64s) -> npt.NDArray[np.bool_]:
         """Which of these handles are still pending. All must be handles that this slab issued at some time."""
@@ -216,9 +177,6 @@ class BatchTimingWheel:
     Stale, repeated and invented handles cancel nothing and do no harm.
 
     Thread rule: no lock, thread or clock inside. The caller serialises all calls and says what time it is.
-
-    The array calls are fast because of their batches. For fewer than about a dozen entries per call `schedule` and
-    `cancel` are faster.
 
     `compactions` counts how often the buckets were rebuilt to get rid of dead references.
     """
@@ -265,17 +223,6 @@ class BatchTimingWheel:
             self._flush()
         return handles.copy()
 
-    def schedule(self, expiration_ms: int) -> int:
-        """Schedule one entry and return its handle. Same rules and errors as `schedule_many`."""
-        expiration_ms = _whole("expiration_ms", expiration_ms)
-        if not 0 <= expiration_ms <= MAX_TIME_MS:
-            raise _refused_time(name="expiration_ms", value_ms=expiration_ms)
-        handle = self._slab.take()
-        self._staging.append(expiration_ms, handle)
-        if len(self._staging.tail_ms) >= _STAGED_MAX:
-            self._flush()
-        return handle
-
     def cancel_many(self, handles: npt.ArrayLike) -> int:
         """Cancel entries and return how many of them were pending. Any int64 is accepted; repeated ones count once.
 
@@ -290,14 +237,6 @@ class BatchTimingWheel:
         self._dead += cancelled.size
         self._compact_if_worth_while()
         return cancelled
-
-    def cancel(self, handle: int) -> bool:
-        """Cancel one entry. Returns True if it was pending."""
-        if not self._slab.remove(handle):
-            return False
-        self._dead += 1
-        self._compact_if_worth_while()
-        return True
 
     def advance(self, now_ms: int) -> tuple[Int64s, Int64s]:
         """Move the clock and hand out everything that is due: expiration ≤ clock.

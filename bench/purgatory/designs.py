@@ -19,9 +19,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from bench.purgatory.batch_purgatory import BatchPurgatory
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import find_jdk
-from purgatory.batch_purgatory import BatchPurgatory
 from purgatory.batch_wheel import BatchTimingWheel, slots_of
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
 from purgatory.timer import SystemMonotonicClock, SystemTimer

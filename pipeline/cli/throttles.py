@@ -35,7 +35,6 @@ from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, UsageError
 from pipeline.log import set_up_logging
-from pipeline.settings.model import Settings
 from quota.units import rate_text
 from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_record import Target, ThrottleRecord, verb
@@ -209,9 +208,6 @@ def explain(
     ] = None,
     *,
     client: Client,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Recompute the row from the usage of its sensor; 1 if it differs.")
-    ] = False,
     source: TablesSource,
     output: Output = "table",
 ) -> None:
@@ -233,8 +229,6 @@ def explain(
         say(*lines)
     else:
         print_rows([found.document], output)
-    if verify:
-        _verify_one(settings, decision)
 
 
 _Found = tuple[dict[str, Any], tuple[str, str | None] | None]
@@ -340,22 +334,6 @@ def verify(
     )
     if found.mismatches:
         raise typer.Exit(1)
-
-
-def _verify_one(settings: "Settings", decision: dict[str, Any]) -> None:
-    from pipeline.replay.verification import verify_decision
-    from pipeline.tables.quotas.source import QuotaSource
-    from pipeline.tables.quotas.table import QuotaTable
-
-    quotas = QuotaSource(QuotaTable(settings.tables.root))
-    scope = settings.scope or quotas.scope
-    usage_rows, difference = verify_decision(settings.tables.root, scope, quotas.at, decision)
-    recomputed = f"recomputed from {usage_rows} usage rows"
-    if difference is None:
-        remark(f"verified: {recomputed}, same row")
-        return
-    remark(f"not verified: {recomputed}, {_difference_text(difference)}")
-    raise typer.Exit(1)
 
 
 def _difference_text(difference: "Difference") -> str:

@@ -1,8 +1,8 @@
 """`kquota what-if`: stored usage replayed with other quotas; `kquota simulate`: usage and quotas from files."""
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,12 +18,13 @@ from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pipeline.replay.report import Totals
     from pipeline.replay.request import ReplayRequest
     from pipeline.replay.simulation import ClientStory
     from pipeline.replay.usage_batches import ReplayResult
     from pipeline.throttle.explain import Row as Record
-    from schemas.usage import UsageEvent
 
 
 _SOURCES = {"usage_by_second": "one evaluation per second", "usage": "the exact batches"}
@@ -44,10 +45,6 @@ def what_if(
     *,
     since: Annotated[str, typer.Option(help="Begin of the range: 24h (ago), ISO 8601 in UTC, or epoch ms.")] = "24h",
     until: Annotated[str, typer.Option(help="End of the range, in the same formats.")] = "0s",
-    baseline: Annotated[
-        str,
-        typer.Option(help="What it is compared with: today (with today's quotas) or happened (as it happened)."),
-    ] = "today",
     usage_table: Annotated[
         str | None,
         typer.Option(
@@ -65,16 +62,16 @@ def what_if(
 ) -> None:
     """Replay stored usage with candidate quotas, and print who would be throttled and for how long.
 
-    The result is compared with a replay of the same usage with today's quotas, or with those that were in force. Each
-    line says how far a replay of what happened is from what happened; above 5 % it is unsure. Usage is replayed as it
-    was stored: clients that were throttled at the time sent less than they wanted to.
+    The result is compared with a replay of the same usage with today's quotas. Each line says how far a replay of what
+    happened is from what happened; above 5 % it is unsure. Usage is replayed as it was stored: clients that were
+    throttled at the time sent less than they wanted to.
     """
-    from pipeline.replay.report import BASELINES, FailCondition, compare, failures, to_document, totals_of
+    from pipeline.replay.report import FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
 
-    if usage_table is not None:
-        _refuse_unknown("--from", usage_table, _SOURCES)
-    _refuse_unknown("--baseline", baseline, BASELINES)
+    if usage_table is not None and usage_table not in _SOURCES:
+        message = f"unknown value --from {usage_table}; use {', '.join(_SOURCES)}"
+        raise typer.BadParameter(message)
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
     settings = source.settings()
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
@@ -82,16 +79,13 @@ def what_if(
     request = _request(settings, usage_table, since_ms, until_ms, candidate)
     began = time.perf_counter()
     results = _replay(request)
-    again, with_candidate = results[0], results[-1]
     # Without an edit in the range today's quotas are those that were in force.
-    with_baseline = again if baseline == "happened" else results[-2]
-    span_ms = request.since_ms, request.until_ms
-    happened = recorded_outcomes(request.root, *span_ms, request.settings.engine.sample_window_ms, again.outcomes)
+    again, with_baseline, with_candidate = results[0], results[-2], results[-1]
+    happened = recorded_outcomes(request, again.outcomes)
     comparisons = compare(again, with_baseline, with_candidate, happened)
     totals = totals_of(comparisons)
     about = {
         "candidate": str(quotas),
-        "baseline": BASELINES[baseline],  # type: ignore[index] # it is one of them
         "since_ms": since_ms,
         "until_ms": until_ms,
         "usage_since_ms": request.since_ms,
@@ -107,12 +101,6 @@ def what_if(
         remark(f"failed: {sentence}")
     if broken:
         raise typer.Exit(1)
-
-
-def _refuse_unknown(name: str, given: str, known: Collection[str]) -> None:
-    if given not in known:
-        message = f"unknown value {name} {given}; use {', '.join(known)}"
-        raise typer.BadParameter(message)
 
 
 def _request(
@@ -153,6 +141,7 @@ def _request(
         settings=settings,
         since_ms=covered.since_ms,
         until_ms=covered.until_ms,
+        time_epoch=covered.time_epoch,
         quotas=(happened, *others, Timeline((0,), (candidate,))),
         old=old,
         start=start,
@@ -160,11 +149,10 @@ def _request(
 
 
 def _replay(request: "ReplayRequest") -> "list[ReplayResult]":
-    from pipeline.replay.request import Plan
     from pipeline.replay.run import run
 
     with progress_bar("replaying usage") as progress:
-        return run(Plan.of(request), progress)
+        return run(request, progress)
 
 
 def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) -> None:
@@ -176,7 +164,7 @@ def _print(document: dict[str, Any], totals: "Totals", limit: int, output: str) 
         say(f"{len(rows) - limit} of {len(rows)} clients are not shown: --limit {len(rows)}")
     about = document["about"]
     say(
-        f"{totals.throttled} of {totals.clients} clients throttled; against the usage {about['baseline']} "
+        f"{totals.throttled} of {totals.clients} clients throttled; against the usage with today's quotas "
         f"{totals.newly_throttled} newly, {totals.no_longer_throttled} no longer; held {totals.throttle_seconds:.1f} s "
         f"({totals.throttle_seconds_change:+.1f} s), {totals.bytes_deferred} bytes deferred "
         f"({totals.bytes_deferred_change:+d})"
@@ -202,7 +190,7 @@ def _shown_client(row: Row) -> Row:
 # `kquota simulate`, with the job's own engine and purgatory.
 
 _SHOWN_REFUSALS = 10
-_CLIENTS: Final = Layout(dropped_first=("events", "releases", "renewals"))
+_CLIENTS: Final = Layout(dropped_first=("requests", "releases", "renewals"))
 
 
 def simulate(
@@ -228,15 +216,15 @@ def simulate(
     ignore throttles: usage is what the files contain. Settings are those of --config; KQUOTA_CONFIG is not used, so the
     same files give the same answer everywhere.
     """
-    from pipeline.replay.simulation import Simulation, batches_of_events
+    from pipeline.replay.simulation import Simulation, batches_of_usage
     from pipeline.throttle.explain import line_of
 
     if scope not in {"cluster", "broker"}:
         message = f"unknown scope {scope}; use cluster or broker"
         raise typer.BadParameter(message)
     settings = Source(config).settings()
-    events, quotas = _read(files or [])
-    trigger = trigger_ms or settings.stream.trigger_ms
+    trigger, sample_window_ms = trigger_ms or settings.stream.trigger_ms, settings.engine.sample_window_ms
+    usage, quotas, events = _read(files or [], math.gcd(trigger, sample_window_ms))
     records: list[dict[str, Any]] = []
 
     def show(now_ms: int, record: "Record") -> None:
@@ -246,19 +234,22 @@ def simulate(
             records.append(_record_row(now_ms, record))
 
     simulation = Simulation(settings, trigger, quotas, scope, show)  # type: ignore[arg-type]
-    count = simulation.run(batches_of_events(events, trigger, settings.engine.sample_window_ms))
-    clients = _client_rows(events, simulation.clients, scope == "broker")
+    count = simulation.run(batches_of_usage(usage, trigger, sample_window_ms))
+    clients = _client_rows(usage, simulation.clients, scope == "broker")
     if is_table(output):
         say("")
     print_rows(clients, output, _CLIENTS, shown=_shown_client, document=[{"records": records, "clients": clients}])
-    remark(f"{len(events)} events in {count} micro-batches of {trigger} ms, {len(quotas.quotas)} quotas")
+    remark(f"{events} events in {count} micro-batches of {trigger} ms, {len(quotas.quotas)} quotas")
 
 
-def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
+def _read(files: list[Path], slot_ms: int) -> "tuple[pa.Table, QuotaSnapshot, int]":
+    """The usage of all files with events, see `read_events`; the quotas; and the number of events."""
+    import pyarrow as pa
+
     from pipeline.replay.simulation import holds_events, read_events
 
-    events: list[UsageEvent] = []
-    snapshot = None
+    usage: list[pa.Table] = []
+    events, snapshot = 0, None
     for path in files:
         text = read_text_file("FILE", path)
         if not holds_events(text):
@@ -267,42 +258,40 @@ def _read(files: list[Path]) -> "tuple[list[UsageEvent], Any]":
                 raise typer.BadParameter(message)
             snapshot = snapshot_of_text(path, text, version=1)
             continue
-        found, refused = read_events(text)
-        events += found
-        for sentence in refused[:_SHOWN_REFUSALS]:
-            remark(f"refused: {path}, {sentence}")
-        if len(refused) > _SHOWN_REFUSALS:
-            remark(f"refused: {path}, {len(refused) - _SHOWN_REFUSALS} more")
+        found = read_events(text, slot_ms)
+        usage.append(found.usage)
+        events += found.good_count
+        for row in found.dead_letters.slice(0, _SHOWN_REFUSALS).to_pylist():
+            element = "" if row["element_index"] is None else f", element {row['element_index']}"
+            remark(f"refused: {path}, line {row['offset']}{element}: {row['cause']}")
+        if found.dead_count > _SHOWN_REFUSALS:
+            remark(f"refused: {path}, {found.dead_count - _SHOWN_REFUSALS} more")
     if not events or snapshot is None:
         message = "give at least one file with usage events, and one with quotas"
         raise typer.BadParameter(message)
-    return events, snapshot
+    return pa.concat_tables(usage), snapshot, events
 
 
-def _client_rows(
-    events: "list[UsageEvent]", stories: "dict[ClientKey, ClientStory]", by_broker: bool
-) -> list[dict[str, Any]]:
-    from pipeline.replay.simulation import ClientStory
-
+def _client_rows(usage: "pa.Table", stories: "dict[ClientKey, ClientStory]", by_broker: bool) -> list[Row]:
     used: dict[ClientKey, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for event in events:
-        sums = used[ClientKey(event.broker_id if by_broker else "", event.user, event.client_id)]
-        sums[0] += 1
-        sums[1] += event.produced_bytes or 0
-        sums[2] += event.fetched_bytes or 0
-    first_ms, last_ms = min(e.event_time_ms for e in events), max(e.event_time_ms for e in events)
-    seconds = max(last_ms - first_ms, 1_000) / 1000
-    rows = []
+    sums = ("request_count", "produced_bytes", "fetched_bytes")
+    for row in usage.select([*ClientKey._fields, *sums]).to_pylist():
+        of_client = used[ClientKey.of(row if by_broker else {**row, "broker_id": ""})]
+        for at, name in enumerate(sums):
+            of_client[at] += row[name] or 0
+    times_ms = usage["last_event_ms"].to_pylist()
+    seconds = max(max(times_ms) - min(times_ms), 1_000) / 1000
+    rows: list[Row] = []
     for key in sorted(used):
-        story = stories.get(key, ClientStory())
+        story, (requests, produced, fetched) = stories[key], used[key]
         rows.append(
             {
                 **({"broker_id": key.broker_id} if by_broker else {}),
                 "user": key.user,
                 "client_id": key.client_id,
-                "events": used[key][0],
-                "produced_kB_per_s": round(used[key][1] / seconds / 1000, 1),
-                "fetched_kB_per_s": round(used[key][2] / seconds / 1000, 1),
+                "requests": requests,
+                "produced_kB_per_s": round(produced / seconds / 1000, 1),
+                "fetched_kB_per_s": round(fetched / seconds / 1000, 1),
                 "throttles": story.violations,
                 "renewals": story.renewals,
                 "releases": story.releases,

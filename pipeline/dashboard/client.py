@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.dashboard.reader import TablesReader, client_of, names_table
-from pipeline.dashboard.state import State, picked, protection_text, shown_as, throttled_row
+from pipeline.dashboard.state import State, picked, protection_text, throttled_row
 from pipeline.errors import PipelineError, TableMissing
 from pipeline.replay.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_uri
@@ -304,7 +303,8 @@ def bounds_over_time(reader: TablesReader, client: tuple[str, str], span: Span) 
 
     A version that is not valid, or no longer kept, changes nothing.
     """
-    since_ms, commits = span.since_ms, _commits(reader.root, QuotaTable(reader.root).version())
+    since_ms = span.since_ms
+    commits = sorted(QuotaTable(reader.root).history(_MOST_VERSIONS), key=lambda commit: commit.version)
     before = [commit for commit in commits if commit.committed_at_ms <= since_ms]
     shown = [*before[-1:], *(commit for commit in commits if since_ms < commit.committed_at_ms < span.until_ms)]
     bounds: list[dict[str, Any]] = []
@@ -348,13 +348,6 @@ def _edit_row(commit: QuotaCommit, before: Mapping[str, Any], after: Mapping[str
     return {**made, **why, "changed": changed}
 
 
-@lru_cache(maxsize=8)
-def _commits(root: str, _newest: int | None) -> tuple[QuotaCommit, ...]:
-    """Oldest first; read again when there is a newer version, as a look at the log takes 10 ms."""
-    return tuple(sorted(QuotaTable(root).history(_MOST_VERSIONS), key=lambda commit: commit.version))
-
-
-@lru_cache(maxsize=512)
 def _resolved(snapshot: QuotaSnapshot, user: str, client_id: str) -> dict[str, dict[str, Any]]:
     rows = resolved(names_table([(user, client_id)]), snapshot)
     return {row["quota_type"]: picked(row, ("bound", "mode", "level")) for row in rows}
@@ -387,7 +380,7 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str],
         **series,
         **bounds,
         **throttles,
-        "shown_as": _shown_as(series["series"], bounds["bounds"], throttles),
+        "charts": _charts(series["series"], bounds["bounds"], throttles),
         "seen_ms": seen_ms,
         "alike": [] if seen_ms is not None else _alike(client, clients_seen(table_uri(reader.root, "usage"))),
         "throttled": [throttled_row(row) for row in held],
@@ -398,19 +391,11 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str],
     }
 
 
-def _shown_as(
-    series: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]], throttles: Mapping[str, Any]
-) -> dict[str, str]:
-    decided = {row["quota_type"] for name in ("decisions", "bands") for row in throttles[name]}
-    types = {}
-    for name, one in series.items():
-        of_type = [row["by_type"][name]["bound"] for row in bounds if name in row["by_type"]]
-        types[name] = {
-            "most": max((value for value in one["observed"] if value is not None), default=0.0),
-            "bound": max((bound for bound in of_type if bound is not None), default=None),
-            "decided": name in decided,
-        }
-    return shown_as(types)
+def _charts(series: Mapping[str, Any], bounds: Sequence[Mapping[str, Any]], throttles: Mapping[str, Any]) -> list[str]:
+    """The quota types with a chart: those that were used or decided about, and those with a bound."""
+    shown = {row["quota_type"] for name in ("decisions", "bands") for row in throttles[name]}
+    shown |= {name for row in bounds for name, one in row["by_type"].items() if one["bound"] is not None}
+    return [name for name, one in series.items() if name in shown or any(one["observed"])]
 
 
 def _last_seen(reader: TablesReader, client: tuple[str, str], series: Mapping[str, Any]) -> int | None:

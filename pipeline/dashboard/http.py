@@ -1,9 +1,8 @@
-"""The dashboard over HTTP: the page, its JSON API, its metrics, and the server.
+"""The dashboard over HTTP: the page, its JSON API, and the server.
 
     GET /, /client, /quotas, /pipeline    the page
     GET /access                           whether the token of this request, or none, opens the API
     GET /api/v1/…                         the views as JSON, see `views`
-    GET /metrics                          Prometheus' text format
     GET /healthz                          200 while the process works
     GET /readyz                           200 once the tables can be read, else 503
 
@@ -11,14 +10,12 @@ Mistakes are answered with 400 (401, 404, 405, 421) and {"error": …, "fix": �
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -27,37 +24,19 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from pipeline.clock import wall_ms
 from pipeline.dashboard.client import SEE
 from pipeline.dashboard.reader import Feed, TablesReader, encoded
-from pipeline.dashboard.views import PARAMETERS, QUOTAS_CSV, Answers, View, read_query
+from pipeline.dashboard.views import PARAMETERS, Answers, View, read_query
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings
 from pipeline.web import (
     Guard,
     Listen,
-    ReadAtScrape,
     WebServer,
     error_handlers,
     is_bearer,
-    metrics_route,
-    new_registry,
     refuse_unguarded,
 )
-
-
-def _ages(feed: Feed, now_ms: Callable[[], int]) -> Iterator[Metric]:
-    """How old what the dashboard shows is; what is not known is left out."""
-    state = feed.state
-    if state is None:
-        return
-    look_age_ms, batch_age_ms = max(now_ms() - state.now_ms, 0), state.health.last_batch_age_ms
-    text = "Age of the newest look at the tables."
-    yield GaugeMetricFamily("kquota_dashboard_look_age_seconds", text, look_age_ms / 1000)
-    if batch_age_ms is not None:
-        text = "How old the newest micro-batch is that was read."
-        yield GaugeMetricFamily("kquota_dashboard_batch_age_seconds", text, (batch_age_ms + look_age_ms) / 1000)
-
 
 TOKEN_VARIABLE: Final = "KQUOTA_DASHBOARD_TOKEN"  # noqa: S105 - its name
 STATIC: Final = Path(__file__).with_name("static")
@@ -75,20 +54,8 @@ _HEADERS: Final = {
 """They keep a browser from loading anything from elsewhere."""
 
 
-def build_app(
-    answers: Answers,
-    token: str | None = None,
-    now: Callable[[], int] = wall_ms,
-    registry: CollectorRegistry | None = None,
-) -> Starlette:
-    """Make the ASGI application.
-
-    Args:
-        token: See `Guard`; it guards the API and the metrics.
-        registry: Of /metrics; the age of the figures is added. None: one of its own.
-    """
-    registry = CollectorRegistry() if registry is None else registry
-    registry.register(ReadAtScrape(partial(_ages, answers.feed, now)))
+def build_app(answers: Answers, token: str | None = None) -> Starlette:
+    """Make the ASGI application; `token` guards the API, see `Guard`."""
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -104,7 +71,7 @@ def build_app(
     # metrics have other threads, so that they are answered at any load.
     at_once = asyncio.Semaphore(_ANSWERS_AT_ONCE)
     routes += [Route(path, partial(_answered, at_once, path, view)) for path, view in answers.by_path().items()]
-    routes += [Route("/access", partial(_access, token)), metrics_route(registry)]
+    routes += [Route("/access", partial(_access, token))]
     routes += [Route("/healthz", _healthz), Route("/readyz", partial(_readyz, answers.feed))]
     return Starlette(
         routes=routes,
@@ -118,16 +85,13 @@ def build_app(
 
 
 def _is_open(path: str) -> bool:
-    return not path.startswith(("/api/", "/metrics"))
+    return not path.startswith("/api/")
 
 
 async def _answered(at_once: asyncio.Semaphore, path: str, view: View, request: Request) -> Response:
     """Make an answer. Not in the event loop: a look at the tables takes milliseconds."""
     query = read_query(request.query_params.multi_items(), PARAMETERS[path])
     async with at_once:
-        if path == QUOTAS_CSV:
-            headers = {"Cache-Control": "no-store", "Content-Disposition": 'attachment; filename="quotas.csv"'}
-            return Response(await run_in_threadpool(view, query), media_type="text/csv", headers=headers)
         return _json(await run_in_threadpool(lambda: encoded(view(query))))
 
 
@@ -191,5 +155,5 @@ class DashboardServer(WebServer):
         refuse_unguarded(listen, token, TOKEN_VARIABLE)
         reader = TablesReader(settings.tables.root, signs, settings.scope, settings.purgatory.min_hold_ms)
         answers = Answers(reader, Feed(reader), settings)
-        app = build_app(answers, token, registry=new_registry("dashboard"))
+        app = build_app(answers, token)
         super().__init__(app, listen, finish_seconds=_FINISH_SECONDS)

@@ -15,7 +15,6 @@ from pipeline.tables.throttles import Held, count_text
 from quota.units import age_text, rate_text
 from schemas.throttle_record import Target, verb, written_ms
 
-_LOW: Final = 0.05
 _STEADY: Final = 0.1
 _MANY_TIMES: Final = 2
 _WHOLE_TIMES: Final = 10
@@ -100,27 +99,6 @@ def collapsed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         newest = found.setdefault(Target.of(row), {**row, "records": 0})
         newest |= {"records": newest["records"] + 1, "first_ms": row["at_ms"]}
     return [*found.values()]
-
-
-def shown_as(types: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """How the view Client shows each quota type: `chart`, `line` or `none`.
-
-    A chart is for what comes to at least 5 % of its bound, or was decided about. If no type does, the first that has
-    usage gets one, else the first with a bound.
-
-    Args:
-        types: By quota type `most`, the largest rate in the span; `bound`, the largest bound or None; `decided`,
-            whether there was a decision or a throttle.
-    """
-    found = {}
-    for name, one in types.items():
-        is_chart = one["decided"] or (one["bound"] is not None and one["most"] >= _LOW * one["bound"])
-        is_known = one["most"] > 0 or one["bound"] is not None
-        found[name] = "chart" if is_chart else "line" if is_known else "none"
-    if "chart" not in found.values():
-        known = [name for name in types if types[name]["most"] > 0] or [name for name in found if found[name] == "line"]
-        found |= dict.fromkeys(known[:1], "chart")
-    return found
 
 
 def protection_text(before: float, during: float, others: int) -> str:

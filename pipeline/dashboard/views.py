@@ -1,6 +1,6 @@
 """The paths of the API, their parameters, and what answers each; but the view Client, which is in `client`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Annotated, Any, Final
 
@@ -10,7 +10,6 @@ from pipeline.command_line import command_text
 from pipeline.dashboard.client import RANGES, SEE, client_document, made_by, protected_document
 from pipeline.dashboard.reader import Feed, TablesReader, client_of
 from pipeline.dashboard.state import State, gauges, picked, standing
-from pipeline.documents import csv_text
 from pipeline.errors import NotFound, PipelineError, printable
 from pipeline.replay.story import told
 from pipeline.settings.model import Settings
@@ -38,7 +37,6 @@ _OWNERS: Final = 500
 _CANDIDATE: Final = "candidate.yaml"
 
 
-QUOTAS_CSV: Final = "/api/v1/quotas.csv"
 MOST_ROWS: Final = 10_000
 
 
@@ -87,7 +85,6 @@ class Query(BaseModel):
     standing: _Standing = "any"
 
 
-_QUOTAS: Final = ("user", "client_id", "owner", "search", "mode", "standing", "sort", "offset", "limit")
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/api/v1/summary": (),
     "/api/v1/head": (),
@@ -95,8 +92,7 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/api/v1/protected": ("user", "client_id"),
     "/api/v1/clients": ("search", "limit"),
     "/api/v1/explain": ("decision_id", "user", "client_id"),
-    "/api/v1/quotas": _QUOTAS,
-    QUOTAS_CSV: _QUOTAS,
+    "/api/v1/quotas": ("owner", "search", "mode", "standing", "sort", "offset", "limit"),
     "/api/v1/quotas/history": ("limit",),
     "/api/v1/pipeline": (),
 }
@@ -138,7 +134,6 @@ class Answers:
             "/api/v1/clients": lambda query: clients_document(reader, newest(), query),
             "/api/v1/explain": self._explain,
             "/api/v1/quotas": lambda query: quotas_document(reader, newest(), query),
-            QUOTAS_CSV: lambda query: quotas_csv(quotas_document(reader, newest(), query)["rows"]),
             "/api/v1/quotas/history": lambda query: quota_history(reader, query),
             "/api/v1/pipeline": lambda _query: pipeline_document(reader, newest()),
         }
@@ -295,19 +290,6 @@ def chosen_rows(rows: Sequence[dict[str, Any]], query: Query) -> list[dict[str, 
     return sorted(found, key=name[query.sort])
 
 
-_CSV_NAMES: Final = ("user", "client_id", "level", "mode", "owner", "note", "standing")
-
-
-def quotas_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows of the view Quotas as CSV: a bound, a rate and the used part for each quota type. Pure."""
-    figures = ("bound", "observed", "used")
-    lines = [[*_CSV_NAMES, *(f"{name}_{figure}" for name in QUOTA_TYPES for figure in figures)]]
-    for row in rows:
-        of_types = [row["bounds"].get(name, {}).get(figure) for name in QUOTA_TYPES for figure in figures]
-        lines.append([*(row[name] for name in _CSV_NAMES), *of_types])
-    return csv_text(lines)
-
-
 def clients_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
     """Clients of the last minutes, and those that a quota names: held ones first, then the nearest to their bound."""
     seen, held = clients_seen(table_uri(reader.root, "usage")), state.held
@@ -336,10 +318,8 @@ def clients_document(reader: TablesReader, state: State, query: Query) -> dict[s
 
 
 def _is_found(row: Mapping[str, Any], query: Query) -> bool:
-    names = (("user", query.user), ("client_id", query.client_id), ("owner", query.owner))
     text = " ".join(str(row[name] or "") for name in ("user", "client_id", "owner", "note", "mode"))
-    is_named = all(value is None or row[name] == value for name, value in names)
-    return is_named and (query.search or "").casefold() in text.casefold()
+    return query.owner in {None, row["owner"]} and (query.search or "").casefold() in text.casefold()
 
 
 def _quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], Row]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
 from kafka import KafkaConsumer, TopicPartition
@@ -190,45 +190,8 @@ RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
 PROBE_EVERY_SECONDS: Final = 2.0
 
 
-class Follower(Protocol):
-    """Port to the throttle topic, as readers see it."""
-
-    @property
-    def state(self) -> FollowerState:
-        """How far the follower is.
-
-        connecting: it has never read anything. catching-up: it reads what was on the topic at the start. following:
-        it has read everything that is readable. stale: it lost the broker and tries again. closed: `close` was
-        called.
-        """
-
-    @property
-    def unreadable(self) -> int:
-        """The number of records that were skipped because they are not throttle records."""
-
-    def start(self, handle_records: RecordHandler) -> None:
-        """Hand every committed record to `handle_records`, once. Call it once.
-
-        All calls come from one thread, and the records of one target come in the order of the topic. Records that
-        arrived together are handed over in one call, because it costs less to wake many callers at once. When the topic
-        was deleted and recreated, a call has the flag, perhaps without a record; all that was handed over is void then.
-        """
-
-    def restart(self) -> None:
-        """In a child of `fork()`, which has not got the thread: begin again at the start of the topic, if it had begun.
-
-        Everything is handed over once more. Nothing that the parent uses is touched.
-        """
-
-    def wait_until_caught_up(self, timeout_seconds: float) -> bool:
-        """Wait until everything that was on the topic at the start is handed over; False if that takes longer."""
-
-    def close(self, timeout_seconds: float = 5.0) -> None:
-        """Stop. Nothing is handed over afterwards. May be called twice, or before `start`."""
-
-
 class KafkaFollower:
-    """A `Follower` of a real topic.
+    """Hands every committed record of the throttle topic to a function, once.
 
     It begins at the start of the compacted topic, so that a program that has just started knows the running
     throttles. It reads committed records only. Partitions that are added later are read from their start. While the
@@ -252,21 +215,35 @@ class KafkaFollower:
 
     @property
     def unreadable(self) -> int:
-        """See `Follower.unreadable`."""
+        """The number of records that were skipped because they are not throttle records."""
         return self._reader.unreadable
 
     @property
     def state(self) -> FollowerState:
-        """See `Follower.state`."""
+        """How far it is.
+
+        connecting: it has never read anything. catching-up: it reads what was on the topic at the start. following:
+        it has read everything that is readable. stale: it lost the broker and tries again. closed: `close` was
+        called.
+        """
         return "closed" if self._stopping.is_set() else self._state
 
     def start(self, handle_records: RecordHandler) -> None:
-        """See `Follower.start`. Starts a daemon thread and returns at once."""
+        """Start a daemon thread, which hands over the records; returns at once. Call it once.
+
+        All calls come from that thread, and the records of one target come in the order of the topic. Records that
+        arrived together are handed over in one call, because it costs less to wake many callers at once. When the topic
+        was deleted and recreated, a call has the flag, perhaps without a record; all that was handed over is void then.
+        """
         self._handle_records = handle_records
         self._thread.start()
 
     def restart(self) -> None:
-        """See `Follower.restart`. The parent's connection stays as it is: closing it here would end it there, too."""
+        """In a child of `fork()`, which has not got the thread: begin again at the start of the topic, if it had begun.
+
+        Everything is handed over once more. The parent's connection stays as it is: closing it here would end it
+        there, too.
+        """
         had_begun, was_closed = self._thread.ident is not None, self._stopping.is_set()
         self._begin()
         if was_closed:
@@ -275,11 +252,11 @@ class KafkaFollower:
             self._thread.start()
 
     def wait_until_caught_up(self, timeout_seconds: float) -> bool:
-        """See `Follower.wait_until_caught_up`."""
+        """Wait until everything that was on the topic at the start is handed over; False if that takes longer."""
         return self._caught_up.wait(timeout_seconds)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
-        """See `Follower.close`."""
+        """Stop. Nothing is handed over afterwards. May be called twice, or before `start`."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)

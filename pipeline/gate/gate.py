@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.errors import PipelineError
-from pipeline.gate.follower import Follower, FollowerState, KafkaFollower
+from pipeline.gate.follower import FollowerState, KafkaFollower
 from pipeline.gate.waiting_room import GateLimits, Lease, Occupancy, WaitingCaller, WaitingRoom
 from pipeline.process import restart_in_children
 from purgatory.timer import Reaper
@@ -126,7 +126,7 @@ class Gate:
 
     def __init__(
         self,
-        follower: Follower,
+        follower: KafkaFollower,
         limits: GateLimits | None = None,
         cluster: str | None = None,
         clock: Clock | None = None,
@@ -199,7 +199,7 @@ class Gate:
 
     @property
     def state(self) -> FollowerState:
-        """See `Follower.state`.
+        """See `KafkaFollower.state`.
 
         connecting and closed: the gate is open. stale: known throttles still run to their end, then it is open.
         """

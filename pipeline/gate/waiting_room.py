@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 from pipeline.clock import Clock, Moment
 from pipeline.errors import PipelineError
@@ -151,19 +151,6 @@ class RequestSizeRefused(PipelineError, ValueError):
 _LONGEST_SLEEP_MS: Final = 3_600_000  # a record may name a throttle that is longer than what a lock can wait
 
 
-class Gatekeeper(Protocol):
-    """What a waiting caller needs: the end of its throttle, and memory after it."""
-
-    def blocked_until_ms(self, client: ClientKey) -> int:
-        """End of the client's throttle on the timer's clock, exclusive; 0 when the client is not throttled."""
-
-    def now_ms(self) -> int:
-        """The time on the timer's clock."""
-
-    def find_memory(self, caller: "WaitingCaller") -> bool:
-        """Whether there is memory for a caller whose throttle is over. If not, the caller tries later."""
-
-
 class WaitingCaller(DelayedOperation):
     """A delayed operation that completes when its client's throttle has ended: by a release, or by its end.
 
@@ -171,16 +158,21 @@ class WaitingCaller(DelayedOperation):
     that is published before the caller wakes makes it wait on, and an earlier end wakes it earlier.
 
     Attributes:
-        has_memory: It does not wait for memory (any more). Guarded by the lock of the gatekeeper.
+        has_memory: It does not wait for memory (any more). Guarded by the lock of the room.
         allocation: Its bytes in the pool; None while it waits for memory, and when it needs none of the pool.
     """
 
     __slots__ = (
-        "_gatekeeper", "_timer", "_until_ms", "_wake", "allocation", "client", "has_memory", "keys", "size_bytes"
+        "_room", "_timer", "_until_ms", "_wake", "allocation", "client", "has_memory", "keys", "size_bytes"
     )  # fmt: skip
 
     def __init__(
-        self, client: ClientKey, size_bytes: int, gatekeeper: Gatekeeper, timer: SystemTimer, wake: Callable[[], None]
+        self,
+        client: ClientKey,
+        size_bytes: int,
+        room: "WaitingRoom",
+        timer: SystemTimer,
+        wake: Callable[[], None],
     ) -> None:
         """Make a caller without a watch, a time-out or memory. `wake` is called once, from any thread: it is quick."""
         super().__init__(delay_ms=0)
@@ -189,19 +181,19 @@ class WaitingCaller(DelayedOperation):
         self.size_bytes = size_bytes
         self.has_memory = False
         self.allocation: Allocation | None = None
-        self._gatekeeper = gatekeeper
+        self._room = room
         self._timer = timer
         self._wake = wake
         self._until_ms: int | None = None
 
     def try_complete(self) -> bool:
         """Complete if the throttle has ended; otherwise make sure that the time-out is at the end of the throttle."""
-        until_ms = self._gatekeeper.blocked_until_ms(self.client)
-        self.delay_ms = max(until_ms - self._gatekeeper.now_ms(), 0) if until_ms else 0
+        until_ms = self._room.blocked_until_ms(self.client)
+        self.delay_ms = max(until_ms - self._room.now_ms(), 0) if until_ms else 0
         moved = self._until_ms is not None and until_ms != self._until_ms
         self._until_ms = until_ms
         if self.delay_ms == 0:
-            return (self.has_memory or self._gatekeeper.find_memory(self)) and self.force_complete()
+            return (self.has_memory or self._room.find_memory(self)) and self.force_complete()
         if moved:
             self._restart_timer()
         return False
@@ -456,7 +448,7 @@ class WaitingRoom:
             each.safe_try_complete()
 
     def apply(self, records: Sequence[ThrottleRecord], is_new_topic: bool = False) -> None:
-        """Apply records of the throttle topic, as a `Follower` hands them over, and wake the callers that may pass."""
+        """Apply records of the throttle topic, as the follower hands them over, and wake the callers that may pass."""
         now = self._clock.now()
         keys = dict.fromkeys(self._state.forget() if is_new_topic else ())
         changed = (self._state.apply(record, lease_end_ms(record, now)) for record in records)
@@ -493,7 +485,7 @@ class WaitingRoom:
         return [] if self._closed else list(self._state.running(self.now_ms()))
 
     def blocked_until_ms(self, client: ClientKey) -> int:
-        """See `Gatekeeper`."""
+        """End of the client's throttle on the timer's clock, exclusive; 0 when the client is not throttled."""
         lease = None if self._closed else self._state.lease_of(client)
         return 0 if lease is None else lease.until_ms
 
@@ -504,7 +496,7 @@ class WaitingRoom:
     monotonic_ms = now_ms  # as the purgatory has it
 
     def find_memory(self, caller: WaitingCaller) -> bool:
-        """See `Gatekeeper`."""
+        """Whether there is memory for a caller whose throttle is over. If not, the caller tries later."""
         with self._lock:
             self._memory.serve_own(caller.client)  # in their order; each of them tries for itself, at the same event
             return caller.has_memory

@@ -55,7 +55,8 @@ from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.upkeep import clean, log_failures, merge, trim
-from pipeline.throttle.assembly import Enforcement, Ports, assemble
+from pipeline.throttle.assembly import Enforcement, assemble
+from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.topic import KafkaThrottleTopic
 
 
@@ -264,7 +265,8 @@ class JobRun:
             settings,
             settings.scope or self._quotas.scope,
             place.cluster,
-            Ports(self._tables.throttle_events, topic, clock, listeners.announce),
+            Publisher(settings.job, place.cluster, self._tables.throttle_events, topic, listeners.announce),
+            clock,
         )
         self._purgatory = self._enforcement.purgatory
         rates_uri = table_uri(settings.tables.root, "rates")

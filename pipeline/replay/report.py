@@ -10,9 +10,6 @@ from pipeline.errors import UsageError
 from pipeline.replay.usage_batches import Outcome, ReplayResult
 from schemas.names import ClientKey
 
-Baseline = Literal["today", "happened"]
-BASELINES: Final[Mapping[Baseline, str]] = {"today": "with today's quotas", "happened": "as it happened"}
-"""What a candidate is compared with, by the word that chooses it."""
 MOST_OFF_PERCENT: Final = 5.0
 Change = Literal["newly throttled", "no longer throttled", "longer", "shorter", "same"]
 
@@ -104,7 +101,7 @@ def compare(
 
     Args:
         again: The replay of what happened.
-        baseline: What the candidate is compared with: `again`, or the replay with one of `BASELINES`.
+        baseline: What the candidate is compared with: the replay with today's quotas.
     """
     results = happened, again.outcomes, baseline.outcomes, candidate.outcomes
     comparisons = [

@@ -1,25 +1,28 @@
-"""What to replay: the range of stored usage, the part that is kept, the quotas of each replay, and their parts."""
+"""What to replay: the range of stored usage, the part that is kept, and the quotas of each replay."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import NotFound, TableMissing, UsageError
-from pipeline.replay.usage_batches import Slice, Source, UsageReader, joined_spans, last_records
+from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
+from pipeline.tables.port import TARGET, Condition
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.reading import DeltaRsReader, TimeSlices, read_table
 from quota.engine import Scope
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
-from quota.replay import EpochSpan
 from quota.sensors import BUCKETS_SCHEMA, of_sensors_with_parts
 from quota.snapshot import Quota, QuotaSnapshot
+from schemas.arrow import arrow_schema
+from schemas.throttle_record import ThrottleEventRow
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.source import QuotaSource
@@ -128,10 +131,11 @@ def newest_start(root: str, settings: EngineSettings, before_ms: int) -> Start |
     rows = states.read([*BUCKETS_SCHEMA.names, "batch_id"], at_ms, at_ms + 1)
     batch_id = pc.max(rows["batch_id"]).as_py()
     buckets = of_sensors_with_parts(rows.filter(pc.field("batch_id") == batch_id)).select(BUCKETS_SCHEMA.names)
-    records = last_records(root, at_ms)
-    ends_ms = pc.add(records["evaluated_at_ms"], records["throttle_time_ms"])
-    runs = pc.and_(pc.equal(records["action"], "throttle"), pc.greater(ends_ms, at_ms))
-    return Start(at_ms, batch_id, buckets, records.filter(runs))
+    hour_before: list[Condition] = [("evaluated_at_ms", ">=", at_ms - _LONGEST_MS), ("evaluated_at_ms", "<=", at_ms)]
+    events = StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow)
+    last = events.last_of_each(TARGET, "publish_seq", hour_before, [("action", "=", "throttle")])
+    running = [row for row in last if row["evaluated_at_ms"] + row["throttle_time_ms"] > at_ms]
+    return Start(at_ms, batch_id, buckets, pa.Table.from_pylist(running, arrow_schema(ThrottleEventRow)))
 
 
 def exact_batches_kept(root: str, since_ms: int) -> bool:
@@ -165,7 +169,7 @@ class ReplayRequest:
     Attributes:
         until_ms: End of the range, exclusive.
         quotas: Of each replay: one snapshot throughout, or those that were in force.
-        usage: Of one version, for all parts; None = that of the newest.
+        time_epoch: That of the usage; None = all there is is of one.
         old: Batches of the range that were too old to throttle by; see `old_batches`.
         start: Where it begins; None = with empty rates and full buckets, and a warm-up.
     """
@@ -177,7 +181,7 @@ class ReplayRequest:
     since_ms: int
     until_ms: int
     quotas: tuple[Timeline, ...]
-    usage: TimeSlices | None = None
+    time_epoch: int | None = None
     old: frozenset[tuple[str, int]] = frozenset()
     start: Start | None = None
 
@@ -186,46 +190,17 @@ class ReplayRequest:
         """The first instant whose usage is read: the windows of the start, or the warm-up, begin there."""
         return begin_ms(self.settings.engine, self.since_ms, self.start)
 
+    def refuse_divided_seconds(self) -> None:
+        """Raise `UsageError` if the source has one row per second, and the sample windows are not whole seconds."""
+        w = self.settings.engine.sample_window_ms
+        if self.source == "usage_by_second" and w % _SECOND_MS:
+            msg = f"usage_by_second cannot replay sample windows of {w} ms, which are not whole seconds"
+            raise UsageError(msg, "replay the exact batches: --from usage")
+
     def all_quotas(self) -> Iterator[Quota]:
         """Of all replays and times."""
         snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)
         return (quota for snapshot in snapshots for quota in snapshot.quotas)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is replayed, and how it is cut.
-
-    Attributes:
-        request: With the usage that all replays read: the files of one version of the table. The last slice is read
-            minutes after the first one, when the log of the table may have forgotten the version.
-        slices: The range with its warm-up in pieces that fit into memory, epoch by epoch.
-    """
-
-    request: ReplayRequest
-    slices: tuple[Slice, ...]
-    uri: str
-
-    @classmethod
-    def of(cls, request: ReplayRequest, slice_ms: int | None = None) -> "Plan":
-        """Cut the range into slices of about `slice_ms` (None = `slice_length_ms`).
-
-        Raises:
-            UsageError: The source has one row per second, and the sample windows are not whole seconds.
-            TableMissing: The root has no such table.
-        """
-        w = request.settings.engine.sample_window_ms
-        if request.source == "usage_by_second" and w % _SECOND_MS:
-            msg = f"usage_by_second cannot replay sample windows of {w} ms, which are not whole seconds"
-            raise UsageError(msg, "replay the exact batches: --from usage")
-        reader = UsageReader(request)
-        table = reader.table
-        whole_ms = request.until_ms - request.begin_ms
-        if slice_ms is None:
-            rows = table.estimated_rows(request.begin_ms, request.until_ms)
-            slice_ms = slice_length_ms(whole_ms, rows)
-        pinned = replace(request, usage=table)
-        return cls(pinned, tuple(_cut(request, reader.epochs, slice_ms)), table.uri)
 
 
 def begin_ms(settings: EngineSettings, since_ms: int, start: Start | None) -> int:
@@ -242,37 +217,6 @@ def warm_up_ms(settings: EngineSettings) -> int:
     return round(_WARM_UP_DEBTS * (1 + MAX_DEBT_BURSTS) * settings.num_samples * settings.sample_window_ms)
 
 
-def _cut(request: ReplayRequest, epochs: Sequence[EpochSpan], slice_ms: int) -> list[Slice]:
-    """Slices end at multiples of the sample window, so that no second is divided."""
-    w = request.settings.engine.sample_window_ms
-    slices = []
-    for start_ms, last_ms, time_epoch in _spans(request, epochs):
-        begin_ms = start_ms
-        while begin_ms < last_ms:
-            end_ms = min(-(-(begin_ms + slice_ms) // w) * w, last_ms)
-            slices.append(Slice(begin_ms, end_ms, time_epoch))
-            begin_ms = end_ms
-    return slices
-
-
-def _spans(request: ReplayRequest, epochs: Sequence[EpochSpan]) -> list[Slice]:
-    """What is read of each time epoch, in order: the range with its warm-up, which may begin in the epoch before."""
-    if len(epochs) < 2:
-        return [Slice(request.begin_ms, request.until_ms, epochs[0].time_epoch if epochs else 0)]
-    spans: list[Slice] = []
-    before_ms = 0
-    for epoch in reversed(epochs):
-        end_ms = epoch.last_ms + 1
-        wanted = [(end_ms - before_ms, end_ms)]
-        if epoch.first_ms < request.until_ms and request.since_ms < end_ms:
-            warm_from_ms = max(request.since_ms, epoch.first_ms) - (request.since_ms - request.begin_ms)
-            wanted.append((warm_from_ms, min(request.until_ms, end_ms)))
-        wanted = joined_spans(wanted)
-        before_ms = max(epoch.first_ms - wanted[0][0], 0) if wanted else 0
-        spans += [Slice(max(start, epoch.first_ms), end, epoch.time_epoch) for start, end in reversed(wanted)]
-    return spans[::-1]
-
-
 def slice_length_ms(whole_ms: int, rows: int) -> int:
     """How long slices are: about 1.2 million rows, a twentieth of the range, at least a minute, at most an hour."""
     return max(min(whole_ms * _SLICE_ROWS // max(rows, 1), whole_ms // _LEAST_SLICES, _LONGEST_MS), _SHORTEST_MS)
@@ -280,41 +224,43 @@ def slice_length_ms(whole_ms: int, rows: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The part of a range that stored usage covers. Both ends lie in the range; `until_ms` is exclusive."""
+    """The part of a range that stored usage of one time epoch covers. Both ends lie in the range.
+
+    Attributes:
+        until_ms: Exclusive.
+        time_epoch: None = all usage is of one.
+    """
 
     since_ms: int
     until_ms: int
+    time_epoch: int | None = None
 
     @classmethod
     def of(cls, root: str, source: Source, since_ms: int, until_ms: int) -> "Coverage":
         """The covered part of a range, by the statistics of the tables.
 
-        It begins with the oldest row of usage. It ends after the newest row; or after the newest throttle record, if
-        that is later and no newer usage is waiting to be rolled up: the job was at work then, and there was no usage.
-        Newest means of the newest time epoch that begins before the end of the range. If that one does not reach it,
-        rows of older epochs count where they lie before it: the clock that dated them was ahead.
+        It is of the newest time epoch that begins before the end of the range: where a clock was set back, from then
+        on. It begins with the oldest row of usage. It ends after the newest row; or after the newest throttle record,
+        if that is later and no newer usage is waiting to be rolled up: the job was at work, and there was no usage.
         No data file is read, but for those with rows of several epochs.
 
         The whole range if the table has no rows or is missing, so that reading it shows which.
         """
         column = "second_start_ms" if source == "usage_by_second" else "evaluated_at_ms"
         try:
-            table = TimeSlices(table_uri(root, source), column)
+            epochs = TimeSlices(table_uri(root, source), column).epochs
         except TableMissing:
-            return cls(since_ms, until_ms)
-        epochs = table.epochs
+            epochs = []
         if not epochs:
             return cls(since_ms, until_ms)
-        first_ms = min(one.first_ms for one in epochs)
-        last_ms = next((one.last_ms for one in reversed(epochs) if one.first_ms < until_ms), epochs[-1].last_ms)
-        if len(epochs) > 1 and last_ms < until_ms:
-            last_ms = max(last_ms, table.last_time(last_ms, until_ms) or last_ms)
-        end_ms = last_ms + (_SECOND_MS if source == "usage_by_second" else 1)
+        epoch = next((one for one in reversed(epochs) if one.first_ms < until_ms), epochs[-1])
+        end_ms = epoch.last_ms + (_SECOND_MS if source == "usage_by_second" else 1)
         newest_usage_ms = epochs[-1].last_ms if source == "usage" else _newest_ms(table_uri(root, "usage"))
-        if newest_usage_ms is not None and newest_usage_ms < end_ms:
+        if epoch == epochs[-1] and newest_usage_ms is not None and newest_usage_ms < end_ms:
             end_ms = max(end_ms, (_newest_ms(table_uri(root, "throttle_events")) or 0) + 1)
-        start_ms = min(max(since_ms, first_ms), until_ms)
-        return cls(start_ms, max(min(until_ms, end_ms), start_ms))
+        start_ms = min(max(since_ms, epoch.first_ms), until_ms)
+        end_ms = max(min(until_ms, end_ms), start_ms)
+        return cls(start_ms, end_ms, epoch.time_epoch if len(epochs) > 1 else None)
 
 
 def _newest_ms(uri: str) -> int | None:

@@ -2,16 +2,19 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ValidationError
 
+from pipeline.replay.usage_batches import HeldTimes, Holds
 from pipeline.settings.model import Settings
+from pipeline.stream.usage_columns import CollectedBatch, ReadingRules
+from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.explain import Row
 from pipeline.throttle.shapes import Ints, Publications
@@ -20,23 +23,15 @@ from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from schemas.throttle_record import BATCH_CAUSES, Target, holds, written_ms
-from schemas.usage import UsageEvent
 
-_BYTES: Final = ("produced_bytes", "fetched_bytes")
-_TIMES: Final = ("io_time_ns", "network_time_ns")
-_SCHEMA: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ClientKey._fields),
-        *((name, pa.int64()) for name in ("sample_start_ms", "last_event_ms", *_BYTES, *_TIMES)),
-    ]
-)
+_EVER_MS: Final = 1 << 52
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedBatch:
     """One micro-batch, whose trigger is the first one after its newest event.
 
-    `usage` has the columns of `QuotaEngine.record`, one row per sample window and client.
+    `usage` has the columns of `QuotaEngine.record`.
     """
 
     trigger_ms: int
@@ -44,26 +39,32 @@ class SimulatedBatch:
     usage: pa.Table
 
 
-def batches_of_events(events: Iterable[UsageEvent], trigger_ms: int, sample_window_ms: int) -> Iterator[SimulatedBatch]:
-    """Events in order of time, cut at multiples of the trigger. An event at a multiple is in the later batch."""
-    ordered = sorted(events, key=lambda event: event.event_time_ms)
-    for number, together in groupby(ordered, lambda event: event.event_time_ms // trigger_ms):
-        yield _batch(list(together), (number + 1) * trigger_ms, sample_window_ms)
+def read_events(text: str, slot_ms: int) -> CollectedBatch:
+    """The usage of a file, in slots of time in place of sample windows.
+
+    Each line is a value as on the usage topic, with the number of the line as its offset: read as the job does.
+    """
+    lines = [(number, line.encode()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    numbers, values = [number for number, _ in lines], [value for _, value in lines]
+    columns = [values, [0] * len(lines), numbers, [_EVER_MS] * len(lines)]  # an event of any time was there by then
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, MESSAGE_SCHEMA, strict=True)]
+    return read_usage(pa.Table.from_arrays(arrays, schema=MESSAGE_SCHEMA), ReadingRules(slot_ms, _EVER_MS))
 
 
-def _batch(events: list[UsageEvent], trigger_ms: int, sample_window_ms: int) -> SimulatedBatch:
-    rows: dict[tuple[int, ClientKey], dict[str, Any]] = {}
-    for event in events:
-        start_ms = event.event_time_ms // sample_window_ms * sample_window_ms
-        client = ClientKey(event.broker_id, event.user, event.client_id)
-        row = rows.setdefault((start_ms, client), {**client._asdict(), "sample_start_ms": start_ms})
-        row["last_event_ms"] = event.event_time_ms
-        # The time of an exempt request counts in no rate, but its bytes do.
-        for name in _BYTES if event.throttle_exempt else (*_BYTES, *_TIMES):
-            amount = getattr(event, name)
-            if amount is not None:
-                row[name] = row.get(name, 0) + amount
-    return SimulatedBatch(trigger_ms, events[-1].event_time_ms, pa.Table.from_pylist(list(rows.values()), _SCHEMA))
+def batches_of_usage(usage: pa.Table, trigger_ms: int, sample_window_ms: int) -> Iterator[SimulatedBatch]:
+    """Usage cut at multiples of the trigger. An event at a multiple is in the later batch.
+
+    * `usage`: In slots of which a trigger is a multiple, and a sample window, too.
+    """
+    usage = usage.sort_by("sample_start_ms")
+    start_ms = usage["sample_start_ms"].to_numpy()
+    usage = usage.set_column(0, "sample_start_ms", pa.array(start_ms // sample_window_ms * sample_window_ms))
+    triggers = start_ms // trigger_ms
+    first = np.flatnonzero(np.diff(triggers, prepend=-1))
+    for begin, end in pairwise([*first.tolist(), len(triggers)]):
+        rows = usage.slice(begin, end - begin)
+        newest_event_ms = pc.max(rows["last_event_ms"]).as_py()
+        yield SimulatedBatch((int(triggers[begin]) + 1) * trigger_ms, newest_event_ms, rows)
 
 
 def holds_events(text: str) -> bool:
@@ -77,46 +78,6 @@ def holds_events(text: str) -> bool:
     return any(isinstance(element, dict) and "event_time_ms" in element for element in elements)
 
 
-def read_events(text: str) -> tuple[list[UsageEvent], list[str]]:
-    """The events of a text, and a sentence for each line or element that is not a valid event.
-
-    Each line is a value as on the usage topic: an object, or an array of objects. As in the stream, each element that
-    is not a valid event is refused alone; null values and empty arrays are ignored.
-    """
-    events: list[UsageEvent] = []
-    refused: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except ValueError as exc:
-            refused.append(f"line {number}: not JSON: {exc}")
-            continue
-        for where, element in _elements(value, number):
-            try:
-                events.append(UsageEvent.model_validate_json(json.dumps(element)))
-            except ValidationError as exc:
-                refused.append(f"{where}: {_mistakes(exc.errors(include_url=False))}")
-    return events, refused
-
-
-def _elements(value: Any, number: int) -> Iterator[tuple[str, Any]]:
-    if value is None:
-        return
-    if not isinstance(value, list):
-        yield f"line {number}", value
-        return
-    for index, element in enumerate(value):
-        yield f"line {number}, element {index}", element
-
-
-def _mistakes(errors: Sequence[Any]) -> str:
-    return "; ".join(
-        f"'{'.'.join(map(str, error['loc']))}': {error['msg']}, not {error['input']!r}" for error in errors
-    )
-
-
 _LONGEST_AFTERMATH_MS: Final = 3_600_000
 
 
@@ -128,7 +89,6 @@ class ClientStory:
         violations: How often a batch began a throttle or made it longer; `renewals`: how often a check did.
         shadowed: Batches in which a shadow quota would have throttled it.
         throttle_ms: How long it was held, all throttles together.
-        holding: The targets that hold it.
     """
 
     violations: int = 0
@@ -136,25 +96,15 @@ class ClientStory:
     releases: int = 0
     shadowed: int = 0
     throttle_ms: int = 0
-    held_since_ms: int = 0
-    holding: set[Target] = field(default_factory=set)
 
-    def hear(self, record: Row, now_ms: int) -> None:
+    def hear(self, record: Row) -> None:
         """Count a record."""
-        target = Target.of(record)
         if record["action"] == "release":
             self.releases += 1
-            self.holding.discard(target)
-            if not self.holding:
-                self.throttle_ms += now_ms - self.held_since_ms
-            return
-        if record["cause"] in BATCH_CAUSES:
+        elif record["cause"] in BATCH_CAUSES:
             self.violations += 1
         else:
             self.renewals += 1
-        if not self.holding:
-            self.held_since_ms = now_ms
-        self.holding.add(target)
 
 
 class Simulation:
@@ -178,6 +128,7 @@ class Simulation:
         self._by_broker = scope == "broker"
         self._of_user: dict[str, list[ClientKey]] = defaultdict(list)
         self._heard: list[Row] = []
+        self._holds = Holds()
         stream = settings.stream.model_copy(update={"trigger_ms": trigger_ms})
         self._job = Rehearsal(settings.model_copy(update={"stream": stream}), scope, self._hear)
 
@@ -197,6 +148,9 @@ class Simulation:
             self._tell()
         job.wait_until(job.now_ms + _LONGEST_AFTERMATH_MS)
         self._tell()
+        times = HeldTimes(self._holds, 0, job.now_ms)
+        for client, story in self.clients.items():
+            story.throttle_ms = times.ms_of(client)
         return batch_id + 1
 
     def _meet(self, batches: Iterable[SimulatedBatch]) -> None:
@@ -220,9 +174,11 @@ class Simulation:
         """Show what was heard, in the order of time: targets are checked together, each at its own instant."""
         for record in sorted(self._heard, key=written_ms):
             at_ms, target = written_ms(record), Target.of(record)
+            time_ms = record["throttle_time_ms"] if record["action"] == "throttle" else None
+            self._holds.hear(target, at_ms, time_ms, record["except_client_ids"] or ())
             for client in self._of_user[target.user]:
                 names = client.user, client.client_id
                 if client.broker_id == target.broker_id and holds(record, *names):
-                    self.clients[client].hear(record, at_ms)
+                    self.clients[client].hear(record)
             self._show(at_ms, record)
         self._heard = []

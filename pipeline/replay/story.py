@@ -192,7 +192,6 @@ def told(
     decision: Mapping[str, Any],
     now_ms: int | None = None,
     client: tuple[str, str | None] | None = None,
-    story: Story | None = None,
     running: Sequence[Mapping[str, Any]] | None = None,
 ) -> Told:
     """Read the story of a row of `decisions`, and describe it: its numbers, samples, records, and what brokers enforce.
@@ -200,11 +199,10 @@ def told(
     Args:
         now_ms: The wall clock, if also is to be said how a client is held now; None = not.
         client: That one, a user with None for all its client-ids; by default the decision's.
-        story: If it is known; else it is read.
         running: The last records of all who are held at `now_ms`, if these are known; see `running_throttles`.
     """
     root, quotas = settings.tables.root, QuotaTable(settings.tables.root)
-    story = story_of(root, decision) if story is None else story
+    story = story_of(root, decision)
     row, origin = story.decision, origin_of_bound(quotas, story.decision)
     max_age_ms, min_hold_ms = settings.stream.max_decision_age_ms, settings.purgatory.min_hold_ms
     unpublished = None if story.events else why_unpublished(root, quotas, row, max_age_ms, min_hold_ms)

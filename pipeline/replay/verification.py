@@ -7,14 +7,11 @@ from itertools import groupby
 from typing import Any, Final, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.clock import Moment
-from pipeline.errors import NotFound, PipelineError
 from pipeline.replay.request import usage_not_kept
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
-from pipeline.tables.port import Condition
 from pipeline.tables.reading import TimeSlices, read_table, split_range
 from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.decider import Decider
@@ -128,21 +125,20 @@ def decided_again(
     scope: Scope,
     usage: TimeSlices,
     snapshot_at: SnapshotAt,
-    sensor: Sequence[Condition] = (),
 ) -> Iterator[tuple[int, list[Redecided]]]:
     """Decide batches again, slice by slice: the end of each slice in ms, exclusive, and its batches with usage.
 
     Args:
         usage: The table `usage` by `evaluated_at_ms`.
-        sensor: Conditions on the names, to read the usage of one sensor only. Its decisions need no other usage.
     """
     decider = Rehearsal(Settings(engine=recorded.settings), scope, cluster=recorded.cluster).decider
     unfit = recorded.begins_after
     last_query_id = recorded.last_query_id
     for start_ms, end_ms in split_range(recorded.begin_ms, recorded.last_ms + 1, _SLICE_MS):
+        rows = usage.read(USAGE_COLUMNS, start_ms, end_ms, [("time_epoch", "=", recorded.time_epoch)])
         batches = (
             batch
-            for batch in batches_of(usage_of(recorded, usage, start_ms, end_ms, sensor), last_query_id)
+            for batch in batches_of(rows, last_query_id)
             if unfit is None or evaluation_of(batch).is_after(unfit, last_query_id)
         )
         again = [(batch, _decide(decider, batch, snapshot_at)) for batch in batches]
@@ -153,14 +149,6 @@ def _decide(decider: Decider, batch: StoredBatch, snapshot_at: SnapshotAt) -> pa
     at_ms = batch.evaluated_at_ms
     snapshot = snapshot_at(batch.quota_version)
     return decider.decide(snapshot, batch.usage, evaluation_of(batch), Moment(at_ms, at_ms)).decisions
-
-
-def usage_of(
-    recorded: RecordedBatches, usage: TimeSlices, start_ms: int, end_ms: int, sensor: Sequence[Condition]
-) -> pa.Table:
-    """The rows of `usage` of a slice of time, in the time epoch of these batches; see `decided_again`."""
-    rows = usage.read(USAGE_COLUMNS, start_ms, end_ms, sensor)
-    return rows.filter(pc.equal(rows["time_epoch"], recorded.time_epoch))
 
 
 @dataclass(slots=True)
@@ -212,45 +200,6 @@ def verify(
             slices_end_ms = end_ms
             progress(done_ms, whole_ms)
     return result
-
-
-def verify_decision(
-    root: str, scope: Scope, snapshot_at: SnapshotAt, stored: dict[str, Any]
-) -> tuple[int, Difference | None]:
-    """Recompute one row of `decisions` from the usage of its sensor, up to its own batch inclusive.
-
-    Returns:
-        How many rows of usage it was recomputed from, and what differs; None if the rows are equal.
-
-    Raises:
-        PipelineError: Its batch is not in `batches`, so the settings of its engine are not known.
-        NotFound: The usage of its batch is no longer stored.
-    """
-    own = stored["query_id"], stored["batch_id"]
-    conditions = [("query_id", "=", own[0]), ("batch_id", "=", own[1])]
-    rows = read_table(table_uri(root, "batches"), list(BATCH_COLUMNS), conditions).to_pylist()
-    if not rows:
-        msg = f"batch {own[1]} of query {own[0]} is not in `batches`"
-        raise PipelineError(msg, "if the job runs, repeat this in a second: a batch gets its row after its decisions")
-    recorded = RecordedBatches.from_rows(rows, rows)
-    span = [("evaluated_at_ms", ">=", recorded.begin_ms), ("evaluated_at_ms", "<=", recorded.last_ms)]
-    known = read_table(table_uri(root, "batches"), list(BATCH_COLUMNS), span).to_pylist()
-    (recorded,) = split_by_settings(rows, known)
-    usage = TimeSlices(table_uri(root, "usage"), "evaluated_at_ms")
-    sensor = _sensor_of(stored)
-    found: Redecided | None = None
-    for _, batches in decided_again(recorded, scope, usage, snapshot_at, sensor):
-        found = batches[0] if batches else found
-    if found is None:
-        msg = f"the usage of decision {stored['decision_id']} is no longer in {usage.uri}"
-        raise NotFound(msg, "explain newer decisions, or keep usage longer: `tables.usage_retention_ms`")
-    count = usage_of(recorded, usage, recorded.begin_ms, recorded.last_ms + 1, sensor).num_rows
-    kept = pa.Table.from_pylist([stored], _ROWS)
-    recomputed = _identified([found], recorded.cluster)
-    for name in KEY:
-        own = pc.is_null(recomputed[name]) if stored[name] is None else pc.equal(recomputed[name], stored[name])
-        recomputed = recomputed.filter(own)
-    return count, next(iter(differences(kept, recomputed)), None)
 
 
 def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, until_ms: int) -> list[dict[str, Any]]:
@@ -363,8 +312,3 @@ def _identified(batches: Sequence[Redecided], cluster: str) -> pa.Table:
         columns |= dict(zip(rows.column_names, rows.columns, strict=True))
         tables.append(pa.table(columns).select(_ROWS.names).cast(_ROWS))
     return pa.concat_tables(tables)
-
-
-def _sensor_of(stored: dict[str, Any]) -> list[Condition]:
-    tags = (("user", "sensor_user"), ("client_id", "sensor_client_id"), ("broker_id", "broker_id"))
-    return [(column, "=", stored[tag]) for column, tag in tags if stored[tag]]

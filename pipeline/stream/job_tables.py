@@ -24,7 +24,7 @@ from pipeline.tables.throttle_by_minute import ThrottleByMinute
 from pipeline.tables.upkeep import clean, log_failures
 from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from pipeline.throttle.decider import Decided, Decider
-from pipeline.throttle.publisher import DeltaOutbox
+from pipeline.throttle.publisher import Outbox
 from quota.current_rates import COLUMNS, TOTALS, CurrentRates
 from quota.replay import Evaluation
 from quota.sensors import of_sensors_with_parts
@@ -223,7 +223,7 @@ class JobTables:
         self.writers = writers = {name: open_writer(name) for name in WRITTEN_BY_THE_JOB}
         self.dead_letters, self.usage = writers["dead_letters"], writers["usage"]
         self.decisions, self.batches = writers["decisions"], writers["batches"]
-        self.throttle_events = DeltaOutbox(writers["throttle_events"], job)
+        self.throttle_events = Outbox(writers["throttle_events"], job)
         self.sensor_state = SensorStateTable(writers["sensor_state"], cluster, sensor_state_interval_ms)
 
     def append_outcome(self, outcome: Outcome) -> None:

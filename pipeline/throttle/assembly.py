@@ -5,7 +5,6 @@ holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.tak
 stored throttles and fences an earlier publisher.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,25 +13,13 @@ import pyarrow as pa
 from pipeline.clock import Clock, Moment
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.throttle.decider import Decided, Decider
-from pipeline.throttle.publisher import NO_ROWS, Announce, Outbox, Publisher, Publishing, ThrottleTopic
+from pipeline.throttle.publisher import NO_ROWS, Hear, Publisher, Unpublished
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
-from pipeline.throttle.shapes import Publications
-from quota.arrays import Ints
 from quota.engine import QuotaEngine, Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import Slicing
 from quota.usage import Usage
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """What decisions and throttles meet of the outside world."""
-
-    outbox: Outbox
-    topic: ThrottleTopic
-    clock: Clock
-    announce: Announce = lambda _records, _quota_version: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +30,13 @@ class Enforcement:
     purgatory: ThrottlePurgatory
 
 
-def assemble(settings: Settings, scope: Scope, cluster: str, ports: Ports) -> Enforcement:
+def assemble(
+    settings: Settings, scope: Scope, cluster: str, publisher: Publisher | Unpublished, clock: Clock
+) -> Enforcement:
     """Build the graph; nothing is read, written or started.
 
     * `scope`: Of the quotas: sums over all brokers, or one per broker.
     """
-    publisher = Publisher(settings.job, cluster, ports.outbox, ports.topic, ports.announce)
-    return enforcement_of(settings, scope, cluster, publisher, ports.clock)
-
-
-def enforcement_of(settings: Settings, scope: Scope, cluster: str, publisher: Publishing, clock: Clock) -> Enforcement:
-    """As `assemble`, with what records are written by."""
     decider = Decider(new_engine(settings.engine, scope), cluster)
     purgatory = ThrottlePurgatory(
         decider=decider,
@@ -95,64 +78,14 @@ def _lead(settings: Settings) -> RenewLead:
 
 
 class HandSetClock:
-    """`pipeline.clock.Clock`, set by hand. Wall time and steady time are the same until it is set back.
+    """`pipeline.clock.Clock`, set by hand by `now_ms`. Wall time and steady time are the same."""
 
-    Attributes:
-        now_ms: The wall clock.
-    """
-
-    def __init__(self, start_ms: int) -> None:
-        self.now_ms = start_ms
-        self._set_back_ms = 0
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
 
     def now(self) -> Moment:
         """The instant it was set to."""
-        return Moment(self.now_ms, self.now_ms + self._set_back_ms)
-
-    def set_back(self, now_ms: int) -> None:
-        """Change the wall clock alone."""
-        self._set_back_ms += self.now_ms - now_ms
-        self.now_ms = now_ms
-
-
-Hear = Callable[[Publications, Ints], None]
-"""Hears records that are published together, and of each the instant."""
-
-
-class Unpublished:
-    """`pipeline.throttle.publisher.Publishing` without tables and readers."""
-
-    is_behind = False
-
-    def __init__(self, hear: Hear = lambda _publications, _at_ms: None) -> None:
-        self._hear = hear
-        self.running = NO_ROWS
-        """The throttles that run when the purgatory takes over."""
-
-    def newest(self) -> tuple[int, pa.Table]:
-        """No number was given so far."""
-        return -1, self.running
-
-    def take_over(self, highest_stored_seq: int, now: Moment, takes_topic: bool, again: pa.Table) -> None:
-        """Nothing is stored."""
-
-    def write(
-        self,
-        publications: Publications,
-        evaluation: Evaluation,
-        wall_ms: Ints,
-        batch_versions: dict[str, int] | None = None,
-    ) -> int:
-        """Let the records be heard."""
-        self._hear(publications, wall_ms)
-        return len(publications)
-
-    def catch_up(self, now: Moment) -> bool:
-        """Nothing is missing anywhere."""
-        return True
-
-    def close(self) -> None:
-        """Nothing to close."""
+        return Moment(self.now_ms, self.now_ms)
 
 
 _NAME: Final = "rehearsal"
@@ -172,7 +105,7 @@ class Rehearsal:
         cluster: str = _NAME,
     ) -> None:
         self._clock, self._records = HandSetClock(0), Unpublished(hear)
-        enforcement = enforcement_of(settings, scope, cluster, self._records, self._clock)
+        enforcement = assemble(settings, scope, cluster, self._records, self._clock)
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         self.snapshot = QuotaSnapshot(-1, ())
 
@@ -214,11 +147,6 @@ class Rehearsal:
         if holds and not is_old and len(decided.violations):
             self.purgatory.violated(decided.violations, evaluation, {})
         return decided
-
-    def begin_epoch(self, last_ms: int, now_ms: int) -> None:
-        """The clocks are set back: after the instant `last_ms`, until which throttles run, comes `now_ms`."""
-        self.wait_until(last_ms)
-        self._clock.set_back(now_ms)
 
     def wait_until(self, until_ms: int) -> None:
         """Move the clock on to an instant; checks and ends up to it, inclusive, happen when they are due."""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.clock import Moment
-from pipeline.throttle.lifecycle import Throttles
+from pipeline.throttle.lifecycle import Holds, Throttles
 from pipeline.throttle.shapes import (
     CLIENTS,
     NO_BOUND,
@@ -170,20 +170,20 @@ class Decider:
             self._steady_at_last_ms = now.steady_ms
 
     def check(
-        self, throttles: Throttles, keys: Pair, names: Callable[[Ids], pa.Table], at_ms: Ints
+        self, throttles: Throttles, keys: Pair, names: Callable[[Holds], pa.Table], at_ms: Ints
     ) -> tuple[Evaluation, Claims]:
         """What the targets of these throttles owe at instants of steady time, and the facts to recompute it from.
 
         Where several quota types ask for the same wait (also: for none), it is the type that the throttle is held for.
 
-        * `names`: Who the targets with these numbers are, of `CLIENTS`.
+        * `names`: Who they hold, of `CLIENTS`.
         """
         with self._lock:
             instants_ms = self._evaluated_at_ms(at_ms)
             claims, is_known = self._engine.claims(keys, throttles.quota_type, instants_ms)
             others = np.flatnonzero(~is_known)
             if len(others):
-                clients, types = names(throttles.client[others]), throttles.quota_type[others]
+                clients, types = names(throttles.holds[others]), throttles.quota_type[others]
                 claims.put(others, self._engine.claims_by_name(clients, types, instants_ms[others]))
             last_ms = int(instants_ms.max(initial=self._last.evaluated_at_ms))
             return replace(self._last, evaluated_at_ms=last_ms), claims

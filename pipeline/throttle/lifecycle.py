@@ -21,11 +21,15 @@ the job was down.
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.throttle.shapes import Flags, Ints
 from quota.arrays import Floats, Ids
 from quota.decisions import Asked, Claims
 from quota.throttle_time import Slicing, Step
+
+Holds = NDArray[np.object_]
+"""An array of `ledger.Hold`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,14 @@ class Throttles:
     """Throttles that run, one for each of n clients: of the last record of each the type, bound and level.
 
     Attributes:
-        client: The number of each client in the ledger.
+        holds: The `ledger.Hold` of each.
         bound: Infinity for none.
         level: 0 where it is not known.
         end_ms: Its end on the steady clock.
         due_ms: When its check is due there, or its end.
     """
 
-    client: Ids
+    holds: Holds
     quota_type: Ints
     bound: Floats
     level: Ints
@@ -48,7 +52,7 @@ class Throttles:
     due_ms: Ints
 
     def __len__(self) -> int:
-        return len(self.client)
+        return len(self.holds)
 
     @property
     def is_at_end(self) -> Flags:
@@ -61,17 +65,17 @@ class Running:
     """Of each of n clients the throttle that runs, or the last one.
 
     Attributes:
-        client: The number of each client in the ledger; −1 for none.
+        decision_ids: The decisions that began them; None where none is held.
         end_ms: Its end on the steady clock, int64[n]; far in the past where none is known.
     """
 
-    client: Ids
+    decision_ids: NDArray[np.object_]
     is_held: Flags
     end_ms: Ints
 
     def take(self, rows: Ids) -> "Running":
         """The throttles of some of the clients."""
-        return Running(self.client[rows], self.is_held[rows], self.end_ms[rows])
+        return Running(self.decision_ids[rows], self.is_held[rows], self.end_ms[rows])
 
 
 def violations_to_publish(asked: Asked, running: Running, now_ms: int, slicing: Slicing) -> tuple[Ids, Ints]:

@@ -51,36 +51,8 @@ _NAMED_IN_LOG: Final = ("action", "user", "client_id", "publish_seq")
 NO_ROWS: Final = pa.Table.from_batches([], arrow_schema(ThrottleEventRow))
 
 
-class Outbox(Protocol):
-    """Where the rows are kept: the `throttle_events` table, through a guarded writer."""
-
-    @property
-    def table_id(self) -> str:
-        """The id of the table, which no other table has."""
-        ...
-
-    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """Append rows in one commit; False if a version in `versions` is already recorded (nothing written)."""
-        ...
-
-    def rows_from(self, publish_seq: int) -> pa.Table:
-        """Stored rows with this `publish_seq` or a higher one, in its order."""
-        ...
-
-    def is_fenced(self) -> bool:
-        """Whether another driver has taken the table over since this one did."""
-        ...
-
-    def newest(self) -> tuple[int, pa.Table]:
-        """The highest `publish_seq` ever written (-1: none) and the last row of every client where that is a throttle.
-
-        Its row may be gone: rows are kept for a time only, the number is never given again.
-        """
-        ...
-
-
-class DeltaOutbox:
-    """`Outbox` on the guarded writer of `throttle_events`."""
+class Outbox:
+    """Where the rows are kept: the table `throttle_events`, through its guarded writer."""
 
     def __init__(self, table: TableWriter, job: str) -> None:
         self._table = table
@@ -88,23 +60,27 @@ class DeltaOutbox:
 
     @property
     def table_id(self) -> str:
-        """See `Outbox`."""
+        """The id of the table, which no other table has."""
         return self._table.table_id
 
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """See `Outbox`."""
+        """Append rows in one commit; False if a version in `versions` is already recorded (nothing written)."""
         return self._table.append(rows, versions, metadata)
 
     def is_fenced(self) -> bool:
-        """See `Outbox`."""
+        """Whether another driver has taken the table over since this one did."""
         return self._table.is_fenced()
 
     def rows_from(self, publish_seq: int) -> pa.Table:
-        """See `Outbox`."""
+        """Stored rows with this `publish_seq` or a higher one, in its order."""
         return self._table.read(None, [("publish_seq", ">=", publish_seq)]).sort_by("publish_seq")
 
     def newest(self) -> tuple[int, pa.Table]:
-        """See `Outbox`. Throttles that ended a day before the last record was written are left out: they are over."""
+        """The highest `publish_seq` ever written (-1: none) and the last row of every client where that is a throttle.
+
+        Its row may be gone: rows are kept for a time only, the number is never given again. Throttles that ended a day
+        before the last record was written are left out: they are over.
+        """
         from pipeline.tables.reading import last_throttles  # noqa: PLC0415 - loads delta-rs
 
         recorded = self._table.recorded_version(self._app_id)
@@ -194,50 +170,16 @@ quick and must not raise.
 """
 
 
-def _announce_nothing(_written: pa.Table, _quota_version: int) -> None:
-    """The records go nowhere else."""
-
-
-class Publishing(Protocol):
-    """Port to what writes records down: see `Publisher`."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether records that are written down may be missing from the topic."""
-        ...
-
-    def newest(self) -> tuple[int, pa.Table]:
-        """See `Outbox`."""
-        ...
-
-    def take_over(self, highest_stored_seq: int, now: Moment, takes_topic: bool, again: pa.Table) -> None:
-        """Go on after what is stored."""
-        ...
-
-    def write(
-        self,
-        publications: Publications,
-        evaluation: Evaluation,
-        wall_ms: Ints,
-        batch_versions: dict[str, int] | None = None,
-    ) -> int:
-        """Write records down; returns how many."""
-        ...
-
-    def catch_up(self, now: Moment) -> bool:
-        """Publish what may be missing from the topic; True if nothing is."""
-        ...
-
-    def close(self) -> None:
-        """Leave the topic."""
-        ...
-
-
 class Publisher:
     """Writes records down in the outbox, and publishes them on the topic."""
 
     def __init__(
-        self, job: str, cluster: str, outbox: Outbox, topic: ThrottleTopic, announce: Announce = _announce_nothing
+        self,
+        job: str,
+        cluster: str,
+        outbox: Outbox,
+        topic: ThrottleTopic,
+        announce: Announce = lambda _records, _quota_version: None,
     ) -> None:
         self._job = job
         self._announce = announce
@@ -443,6 +385,46 @@ class Publisher:
                 *(*(last[name] for name in _NAMED_IN_LOG), exc.detail),
             )
             self._topic.publish(NO_ROWS, marker)
+
+
+Hear = Callable[[Publications, Ints], None]
+"""Hears records that are published together, and of each the instant."""
+
+
+class Unpublished:
+    """Has the place of a `Publisher` without tables and readers: the records are only heard."""
+
+    is_behind = False
+
+    def __init__(self, hear: Hear = lambda _publications, _at_ms: None) -> None:
+        self._hear = hear
+        self.running = NO_ROWS
+        """The throttles that run when the purgatory takes over."""
+
+    def newest(self) -> tuple[int, pa.Table]:
+        """No number was given so far."""
+        return -1, self.running
+
+    def take_over(self, highest_stored_seq: int, now: Moment, takes_topic: bool, again: pa.Table) -> None:
+        """Nothing is stored."""
+
+    def write(
+        self,
+        publications: Publications,
+        evaluation: Evaluation,
+        wall_ms: Ints,
+        batch_versions: dict[str, int] | None = None,
+    ) -> int:
+        """Let the records be heard."""
+        self._hear(publications, wall_ms)
+        return len(publications)
+
+    def catch_up(self, now: Moment) -> bool:
+        """Nothing is missing anywhere."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 def _topic_of_another_job(job: str, owner: str) -> Conflict:

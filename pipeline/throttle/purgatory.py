@@ -22,20 +22,27 @@ from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
 from pipeline.throttle.decider import Decider, ids_of_decisions
 from pipeline.throttle.ledger import ThrottleLedger
-from pipeline.throttle.lifecycle import CheckResult, Running, Throttles, check, check_after_edit, violations_to_publish
-from pipeline.throttle.publisher import Publishing
+from pipeline.throttle.lifecycle import (
+    CheckResult,
+    Holds,
+    Running,
+    Throttles,
+    check,
+    check_after_edit,
+    violations_to_publish,
+)
+from pipeline.throttle.publisher import Publisher, Unpublished
 from pipeline.throttle.shapes import (
     CLIENTS,
     NO_LEVEL,
     Flags,
     Ints,
     Publications,
-    claims_of,
+    bounds_of,
     holds_users,
     int64s,
     types_of,
 )
-from quota.arrays import Ids
 from quota.decisions import Asked, Claims, names_of
 from quota.entity import QUOTA_TYPES
 from quota.replay import Evaluation
@@ -87,7 +94,7 @@ class ThrottlePurgatory:
     def __init__(
         self,
         decider: Decider,
-        publisher: Publishing,
+        publisher: Publisher | Unpublished,
         slicing: Slicing,
         lead: RenewLead,
         clock: Clock,
@@ -141,11 +148,12 @@ class ThrottlePurgatory:
             ids = np.array(running["decision_id"].to_pylist(), np.object_)
             clients, no_level = running.select(CLIENTS.names), np.full(running.num_rows, NO_LEVEL, np.int64)
             types = types_of(running)
-            claims, keys = claims_of(running, running, types, no_level), self._decider.keys_of(clients, types)
+            keys, bound = self._decider.keys_of(clients, types), bounds_of(running)
             excepted = np.empty(running.num_rows, np.object_)
             stored = running["except_client_ids"].to_pylist()
             excepted[:] = [None if one is None else tuple(one) for one in stored]
-            self._ledger.hold(keys, clients, excepted, claims, ids, *self._times(end_ms, now.steady_ms))
+            times = self._times(end_ms, now.steady_ms)
+            self._ledger.hold(keys, clients, excepted, types, bound, no_level, ids, *times)
 
     def violated(self, violations: Asked, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
         """Publish and hold what a batch's violations ask for; returns the number of records.
@@ -224,7 +232,7 @@ class ThrottlePurgatory:
         at_ms = np.full(len(throttles), now.steady_ms)
         return records + self._check(judged, throttles, at_ms, now, ("quota_changed", "quota_changed"), {})
 
-    def _hold_users_of(self, clients: Ids, now: Moment) -> int:
+    def _hold_users_of(self, clients: Holds, now: Moment) -> int:
         """Hold the users of clients that were held on their own, where those owe; the clients are released after that.
 
         In the other direction the next batch holds the clients that use the sensor.
@@ -290,7 +298,7 @@ class ThrottlePurgatory:
         ids = np.array(ids_of_decisions(decisions, self._decider.cluster, batch), np.object_)
         # An extension keeps the decision that began the throttle.
         extends = running.is_held
-        ids[extends] = self._ledger.decision_ids(running.client[extends])
+        ids[extends] = running.decision_ids[extends]
         holds, cause = np.ones(len(rows), np.bool_), pc.if_else(pa.array(extends), "extended", "violation")
         targets = asked.keys, clients
         return self._publications(targets, asked.claims, holds, slices_ms[rows], ids, {"cause": cause})
@@ -311,15 +319,15 @@ class ThrottlePurgatory:
         """
         if not len(throttles):
             return 0
-        keys, slicing = self._ledger.keys(throttles.client), self._slicing
+        keys, slicing = self._ledger.keys(throttles.holds), self._slicing
         evaluation, claims = self._decider.check(throttles, keys, self._ledger.names, at_ms)
         result = judged(throttles, claims, at_ms, slicing)
-        self._ledger.wait_for_end(throttles.client[result.steps == Step.WAIT])
+        self._ledger.wait_for_end(throttles.holds[result.steps == Step.WAIT])
         news = (result.steps != Step.WAIT).nonzero()[0]
         if not len(news):
             return 0
         failpoint("check.decided")
-        clients, holds = throttles.client[news], result.steps[news] == Step.HOLD
+        clients, holds = throttles.holds[news], result.steps[news] == Step.HOLD
         about: dict[str, Any] = {name: pa.array(column[news]) for name, column in late.items()}
         about["cause"] = pc.if_else(pa.array(holds), *causes)
         targets, slices_ms = (some_of(keys, news), self._ledger.names(clients)), result.slices_ms[news]
@@ -345,7 +353,8 @@ class ThrottlePurgatory:
         end_ms = at_ms + publications.throttle_time_ms
         keys, claims = some_of(publications.keys, holds), publications.claims.take(holds)
         excepted, ids = publications.excepted[holds], publications.decision_ids[holds]
-        self._ledger.hold(keys, clients, excepted, claims, ids, *self._times(end_ms[holds], at_ms[holds]))
+        standing = claims.quota_type, claims.bound, claims.level
+        self._ledger.hold(keys, clients, excepted, *standing, ids, *self._times(end_ms[holds], at_ms[holds]))
         self._ledger.drop(some_of(publications.keys, ~holds))
         self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
         return written

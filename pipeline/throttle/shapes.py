@@ -61,13 +61,12 @@ HELD: Final = pa.schema(
         *CLIENTS,
         *(
             WRITTEN.field(name)
-            for name in ("except_client_ids", "quota_type", "sensor_user", "sensor_client_id", "bound", "level")
+            for name in ("except_client_ids", "quota_type", "bound", "level", "decision_id", "due_ms")
         ),
-        *(WRITTEN.field(name) for name in ("decision_id", "due_ms")),
         ("end_ms", pa.int64()),
     ]
 )
-"""Running throttles: of the last record published for each the quota type, its sensor, bound (null: none) and level
+"""Running throttles: of the last record published for each the quota type, bound (null: none) and level
 (null: not known), the decision that began it, its end on the steady clock, and when its check or its end is due there.
 """
 
@@ -123,26 +122,6 @@ def rows_of_types(answers: pa.Table, quota_types: Ints) -> pa.Table:
     * `quota_types`: Positions in `QUOTA_TYPES`, int64[n].
     """
     return answers.take(pa.array(np.arange(len(quota_types)) * len(QUOTA_TYPES) + quota_types))
-
-
-def claims_of(figures: pa.Table, sensors: pa.Table, quota_types: Ints, level: Ints) -> Claims:
-    """What n clients owe, by rows of tables.
-
-    * `figures`: Columns observed, bound, window_ms, tokens and owed_ms.
-    * `sensors`: Columns sensor_user and sensor_client_id; "" where it is not a tag.
-    """
-    has_user, has_client_id = (pc.not_equal(sensors[f"sensor_{part}"], "").to_numpy() for part in CLIENTS.names[1:])
-    return Claims(
-        quota_type=quota_types,
-        has_user=has_user,
-        has_client_id=has_client_id,
-        observed=figures["observed"].to_numpy(),
-        bound=bounds_of(figures),
-        window_ms=int64s(figures, "window_ms"),
-        tokens=figures["tokens"].to_numpy(),  # null is NaN
-        owed_ms=int64s(figures, "owed_ms"),
-        level=level,
-    )
 
 
 @dataclass(frozen=True, slots=True)

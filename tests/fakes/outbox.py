@@ -1,4 +1,4 @@
-"""An outbox in memory. It fulfils the contract of `pipeline.throttle.publisher.Outbox`."""
+"""An outbox in memory."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -6,12 +6,15 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from pipeline.throttle.publisher import Outbox
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import Target, ThrottleEventRow
 
 
-class MemoryOutbox:
+class MemoryOutbox(Outbox):
     """Keeps rows and versions. What a table does in one commit is one call here."""
+
+    table_id = ""
 
     def __init__(self) -> None:
         self.table_id = uuid4().hex
@@ -36,7 +39,7 @@ class MemoryOutbox:
         return True
 
     def rows_from(self, publish_seq: int) -> pa.Table:
-        return self._table([row for row in self.rows if int(str(row["publish_seq"])) >= publish_seq])
+        return self._of_rows([row for row in self.rows if int(str(row["publish_seq"])) >= publish_seq])
 
     def is_fenced(self) -> bool:
         return self.is_taken_over
@@ -46,8 +49,8 @@ class MemoryOutbox:
         for row in self.rows:
             last[Target.of(row)] = row
         highest = int(str(self.rows[-1]["publish_seq"])) if self.rows else -1
-        return highest, self._table([row for row in last.values() if row["action"] == "throttle"])
+        return highest, self._of_rows([row for row in last.values() if row["action"] == "throttle"])
 
     @staticmethod
-    def _table(rows: list[dict[str, object]]) -> pa.Table:
+    def _of_rows(rows: list[dict[str, object]]) -> pa.Table:
         return pa.Table.from_pylist(rows, schema=arrow_schema(ThrottleEventRow))

@@ -46,9 +46,9 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.tables.reading import read_table
-from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.assembly import assemble
 from pipeline.throttle.lifecycle import Throttles
-from pipeline.throttle.publisher import Marker
+from pipeline.throttle.publisher import Marker, Publisher
 from pipeline.throttle.shapes import CLIENTS, bounds_of, int64s, levels_of, types_of
 from quota.entity import DEFAULT
 from schemas.arrow import arrow_schema
@@ -190,7 +190,8 @@ class HandJob:
         self._polled: list[Path] = []
         self.tables = JobTables(self._open_writer, JOB, "test", settings.stream.sensor_state_interval_ms)
         self.topic = KilledTopic(self.broker, JOB)
-        enforcement = assemble(settings, "cluster", "test", self._ports())
+        publisher = Publisher(settings.job, "test", self.tables.throttle_events, self.topic, self.listeners.announce)
+        enforcement = assemble(settings, "cluster", "test", publisher, self.clock)
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         self.starts.append(self.clock.steady_ms)
         self._moved_at_starts.append((self._moved_ms, self.rows("throttle_events", ["publish_seq"]).num_rows))
@@ -309,9 +310,6 @@ class HandJob:
         """What the verifier says."""
         return verify(self.evidence(), self.rules, at_least)
 
-    def _ports(self) -> Ports:
-        return Ports(self.tables.throttle_events, self.topic, self.clock, self.listeners.announce)
-
     def _open_writer(self, name: str) -> TableWriter:
         if self._stored is None:
             writer = DeltaRsWriter(table_uri(self.settings.tables.root, name), JOB)
@@ -361,7 +359,9 @@ def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
     held = job.purgatory.held()
     clients, at_ms = held.select(CLIENTS.names), job.clock.now().steady_ms
     times = int64s(held, "end_ms"), int64s(held, "due_ms")
-    throttles = Throttles(np.arange(held.num_rows), types_of(held), bounds_of(held), levels_of(held), *times)
+    throttles = Throttles(
+        np.arange(held.num_rows).astype(np.object_), types_of(held), bounds_of(held), levels_of(held), *times
+    )
     keys, instants_ms = job.decider.keys_of(clients, throttles.quota_type), np.full(held.num_rows, at_ms)
     _, claims = job.decider.check(throttles, keys, lambda rows: clients.take(pa.array(rows)), instants_ms)
     figures = {name: getattr(claims, name).tolist() for name in ("owed_ms", "tokens", "observed", "bound")}

@@ -19,7 +19,7 @@ from pipeline.stream.micro_batch import MicroBatch
 from pipeline.throttle import purgatory
 from pipeline.throttle.decider import Decider
 from pipeline.throttle.lifecycle import Throttles
-from pipeline.throttle.publisher import DeltaOutbox
+from pipeline.throttle.publisher import Outbox
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
 from pipeline.throttle.shapes import Publications
 from quota import decisions
@@ -185,7 +185,7 @@ MUTATIONS: Final = {
     "checks are evaluated at a wrong instant": Mutation(Decider, "check", _later, "renewals: different"),
     "numbers are given twice": Mutation(Publications, "written", _numbered_twice, "publish_seq: duplicated"),
     "a stored record is lost": Mutation(
-        DeltaOutbox, "append", lambda append, this, rows, *others: append(this, rows.slice(1), *others), "publish_seq"
+        Outbox, "append", lambda append, this, rows, *others: append(this, rows.slice(1), *others), "publish_seq"
     ),
     "a published record is lost": Mutation(
         MemoryTopic, "publish", lambda publish, this, rows, marker: publish(this, rows.slice(1), marker), "topic: lost"

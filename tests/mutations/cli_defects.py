@@ -107,7 +107,7 @@ DEFECTS: Final = (
     Defect(
         "a what-if is said to cover time of which there is no usage",
         "Coverage.of",
-        ("start_ms = min(max(since_ms, first_ms), until_ms)", "start_ms = since_ms"),
+        ("start_ms = min(max(since_ms, epoch.first_ms), until_ms)", "start_ms = since_ms"),
         "tests/pipeline/replay/test_coverage.py",
     ),
     Defect(

@@ -86,7 +86,7 @@ DEFECTS: Final = (
     Defect(
         "bytes are charged until a caller wakes, not until its work is done",
         "WaitingCaller.on_complete",
-        "lambda original, this: (original(this), this._gatekeeper._memory.give_back(this))",
+        "lambda original, this: (original(this), this._room._memory.give_back(this))",
         _ROOM,
     ),
     Defect(

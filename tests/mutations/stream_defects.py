@@ -209,7 +209,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "numbers of records are given again when their rows have been trimmed",
-        "DeltaOutbox.newest",
+        "Outbox.newest",
         ("return -1 if recorded is None else recorded,", "return -1,"),
         f"{_JOB}::test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimmed",
     ),

@@ -16,7 +16,7 @@ DEFECTS: Final = (
     Defect(
         "an extension gets a decision of its own",
         "ThrottlePurgatory._begun",
-        ("ids[extends] = self._ledger.decision_ids(running.client[extends])", "pass"),
+        ("ids[extends] = running.decision_ids[extends]", "pass"),
         _PURGATORY,
     ),
     Defect(
@@ -39,8 +39,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "a throttle that was made longer while its check waited is checked all the same",
-        "DueClients._cancel",
-        ("self._handle[clients] = self._place[clients] = _NONE", "self._handle[clients] = _NONE"),
+        "DueHolds._cancel",
+        ("self._popped.pop(hold, None)", "pass"),
         "tests/pipeline/throttle/test_ledger.py",
     ),
     Defect(

@@ -157,18 +157,19 @@ function finder(found) {
 
 function render() {
   const found = place.document;
-  const types = Object.keys(TYPES).filter((type) => found.shown_as[type] === 'chart');
-  const lines = Object.keys(TYPES).filter((type) => found.shown_as[type] === 'line');
-  if (found.seen_ms === null && !found.throttled.length && !found.records.length) {
-    show(place.main, heading(found), neverSeen(found), h('div', { class: 'two', 'data-key': 'two' }, levels(found), brokers(found)));
+  const types = found.charts;
+  const unseen = found.seen_ms === null ? neverSeen(found) : null;
+  if (unseen && !found.throttled.length && !found.records.length) {
+    show(place.main, heading(found), unseen, h('div', { class: 'two', 'data-key': 'two' }, levels(found), brokers(found)));
     return;
   }
   show(place.main,
     heading(found),
+    unseen, // also a name that was never used is held with its user
     story(),
     h('section', { class: 'card charts', 'data-key': 'charts', 'aria-label': 'Rate over time' },
       types.length ? types.map((type) => figure(found, type)) : h('p', { class: 'empty', 'data-key': 'none' }, `Neither usage nor a bound between ${when(found.since_ms, found.now_ms)} and ${when(found.until_ms, found.now_ms)}.`),
-      lines.map((type) => line(found, type)), types.length ? legend(found) : null),
+      types.length ? legend(found) : null),
     h('div', { class: 'two', 'data-key': 'two' }, h('div', { class: 'stack', 'data-key': 'left' }, protection(), records(found)), h('div', { class: 'stack', 'data-key': 'right' }, levels(found), brokers(found), edits(found))));
   redraw();
 }
@@ -178,15 +179,6 @@ function neverSeen(found) {
     h('p', {}, `No usage of ${nameOf(found.user, found.client_id)} was ever recorded, as far as the tables go back.`),
     found.alike.length ? h('p', {}, 'Did you mean ', found.alike.map((one, at) => [at ? ', ' : '', h('a', { href: clientHref(one.user, one.client_id), 'data-nav': true }, nameOf(one.user, one.client_id))]), '?') : null,
     h('p', {}, h('a', { href: '/client', 'data-nav': true }, 'All clients of the last minutes')));
-}
-
-/** A type that is far below its bound: one line. */
-function line(found, type) {
-  const one = found.effective.find((row) => row.quota_type === type);
-  const [observed, bound] = pair(type, one.observed, one.bound);
-  const most = Math.max(...found.series[type].observed.map((value) => value || 0));
-  return h('p', { class: 'line', 'data-key': `line-${type}`, 'data-testid': `line-${type}` }, h('b', {}, TYPES[type]), h('span', { class: 'num' }, ` ${observed}${bound ? ` of ${bound}, ${percent(one.bound ? one.observed / one.bound : 0)}` : ', no bound'}`),
-    h('small', {}, one.bound ? `at most ${percent(most / one.bound)} in this range` : `at most ${rate(type, most)} in this range`));
 }
 
 function protection() {

@@ -38,18 +38,6 @@ export async function ask(path, parameters = {}, signal = undefined) {
   return found;
 }
 
-/** Has the browser save an answer as a file: a link could not carry the token. */
-export async function download(path, parameters, name) {
-  const answer = await fetch(`/api/v1/${path}?${new URLSearchParams(parameters)}`, { headers: headers() });
-  if (answer.status === 401) throw new NeedsToken();
-  if (!answer.ok) throw new Refused(await answer.json(), answer.status);
-  const link = document.createElement('a');
-  link.href = URL.createObjectURL(await answer.blob());
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
 /** Calls load as soon as everyMs have passed since place was asked for last: now, or later in place of an earlier call. */
 export function loadSoon(place, everyMs, load) {
   const wait = everyMs - (Date.now() - place.asked);

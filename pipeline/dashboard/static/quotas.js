@@ -2,7 +2,7 @@
 
 import { copied, h, show } from './dom.js';
 import { LEVELS, TYPES, clientHref, count, instant, pair, percent, rate, when } from './format.js';
-import { ask, download, giveUp, loadSoon } from './net.js';
+import { ask, giveUp, loadSoon } from './net.js';
 import { bar, barLegend } from './now.js';
 
 const EVERY_MS = 3_000;
@@ -88,17 +88,8 @@ function render() {
     h('section', { class: 'title', 'data-key': 'title' }, h('div', { class: 'names' }, h('h1', {}, 'Quotas'),
       h('p', { class: 'quiet' }, `version ${quotas.version} in force${quotas.newest_version !== quotas.version ? `; ${quotas.newest_version} is newer and not valid` : ''} · ${count(found.all)} rows · scope ${quotas.scope} · ${quotas.mode === 'shadow' ? 'all in shadow mode: no client is throttled' : 'enforced'}`)),
     h('form', { class: 'find', role: 'search', 'data-key': 'search', on: { submit: (event) => event.preventDefault() } }, h('input', { type: 'search', 'data-search': true, placeholder: 'name, owner, note or mode', 'aria-label': 'Search quotas', value: place.search, 'data-testid': 'search', on: { input: looking } })),
-    h('div', { class: 'choices', 'data-key': `choices-${owners.length}` }, Object.entries(CHOICES).map(([name, [label, options]]) => select(name, label, options)), select('owner', 'Owner', owners),
-      h('button', { type: 'button', class: 'button', 'data-testid': 'csv', on: { click: csv } }, 'Download CSV'))),
+    h('div', { class: 'choices', 'data-key': `choices-${owners.length}` }, Object.entries(CHOICES).map(([name, [label, options]]) => select(name, label, options)), select('owner', 'Owner', owners))),
     table(found), history(found));
-}
-
-async function csv() {
-  try {
-    await download('quotas.csv', { ...asked(), offset: 0, limit: 10_000 }, 'quotas.csv');
-  } catch (error) {
-    if (place) place.context.failed(error);
-  }
 }
 
 function pages(found) {

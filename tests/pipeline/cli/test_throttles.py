@@ -227,18 +227,12 @@ def kept(tmp_path: Path) -> KeptJob:
 def test_decisions_are_verified_from_their_usage(kept: KeptJob) -> None:
     explain = ("throttles", "explain", kept.decided[-1]["decision_id"], "--tables", kept.root)
     verify = ("throttles", "verify", "--limit", "1", "-o", "wide", "--tables", kept.root)
-    told = kquota(*explain, "--verify")
-    assert (told.exit_code, told.stderr) == (0, "verified: recomputed from 3 usage rows, same row\n")
     (line,) = [line for line in kquota(*explain).stdout.splitlines() if line.startswith("  T set")]
     assert "by quota table version 3: 1000 (1.0 kB/s) → 2000 (2.0 kB/s)" in line
     assert line.endswith("by carol at ops1: more for the nightly run")
     whole = kquota(*verify)
     assert (whole.exit_code, whole.stdout.rpartition(": ")[2]) == (0, "3 decisions, 0 mismatches\n")
     falsify(kept)
-    window_ms = kept.decided[-1]["window_ms"]
-    told = kquota(*explain, "--verify")
-    assert told.exit_code == 1
-    assert f"window_ms: stored {window_ms + 1}, recomputed {window_ms}" in told.stderr
     whole = kquota(*verify)
     assert (whole.exit_code, whole.stdout.count("window_ms: stored")) == (1, 1)
     assert "3 decisions, 3 mismatches" in whole.stdout

@@ -1,6 +1,5 @@
 """The API over real tables: its numbers are those of the tables, and names are never anything but data."""
 
-import csv
 import json
 import subprocess
 from collections import Counter
@@ -13,8 +12,8 @@ import pytest
 from pipeline.clock import wall_ms
 from pipeline.command_line import TABLES_ROOT, carry
 from pipeline.dashboard.http import build_app
-from pipeline.dashboard.reader import Feed, TablesReader, encoded
-from pipeline.dashboard.views import PARAMETERS, Answers, quotas_csv
+from pipeline.dashboard.reader import Feed, TablesReader
+from pipeline.dashboard.views import PARAMETERS, Answers
 from pipeline.process import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
@@ -43,7 +42,7 @@ def client_of(shop: LivedTables, token: str | None = None) -> Any:
     settings = Settings(tables=TablesSettings(root=shop.root))
     reader = TablesReader(shop.root, JobSigns(lambda: "7"))
     feed = Feed(reader, lambda: shop.now_ms)
-    app = build_app(Answers(reader, feed, settings), token, lambda: shop.now_ms)
+    app = build_app(Answers(reader, feed, settings), token)
     client = Client(app, base_url="http://127.0.0.1:8788")
     client.app.state.feed = feed
     return client
@@ -235,12 +234,9 @@ def test_a_client_that_was_never_seen_is_stated_with_those_it_may_be(asked: Any)
     assert [one["client_id"] for one in unknown["alike"]] == ["tracker-ios", "tracker"]
 
 
-def test_the_client_view_shows_charts_of_what_matters(asked: Any) -> None:
-    assert get(asked, "client", user="alice", client_id="etl")["shown_as"] == {
-        "producer_byte_rate": "chart",
-        "consumer_byte_rate": "none",
-        "request_percentage": "none",
-    }
+def test_the_client_view_has_charts_of_what_is_used_or_bounded(asked: Any) -> None:
+    assert get(asked, "client", user="alice", client_id="etl")["charts"] == ["producer_byte_rate"]
+    assert get(asked, "client", user="ml", client_id="train")["charts"] == ["consumer_byte_rate"]
 
 
 def test_neighbours_before_and_during_a_throttle_are_those_of_usage(asked: Any, shop: LivedTables) -> None:
@@ -283,21 +279,6 @@ def test_quotas_over_their_bound_are_found(asked: Any) -> None:
     found = get(asked, "quotas", standing="over")["rows"]
     assert all(max(one["used"] for one in row["bounds"].values()) > 1 for row in found)
     assert get(asked, "quotas")["owners"] == ["data-platform", "ml", "platform", "search", "web"]
-
-
-def test_quotas_come_as_csv(asked: Any) -> None:
-    answer = asked.get("/api/v1/quotas.csv?sort=name&mode=shadow")
-    assert answer.headers["content-type"].startswith("text/csv")
-    header, row = csv.reader(answer.text.splitlines())
-    shown = dict(zip(header, row, strict=True))
-    assert (shown["user"], shown["mode"], shown["consumer_byte_rate_bound"]) == ("ml", "shadow", "50000.0")
-
-
-def test_a_name_changes_no_terminal_and_runs_in_no_spreadsheet() -> None:
-    row = {"user": "=1+1", "client_id": "\x9b2J", "level": 1, "mode": "enforce", "owner": None, "note": None}
-    text = quotas_csv([{**row, "standing": "unused", "bounds": {}}])
-    assert text.splitlines()[1].startswith(r"'=1+1,\x9b2J,1,enforce,,,unused,")
-    assert encoded({"client_id": "\x9b2J"}) == rb'{"client_id":"\u009b2J"}'
 
 
 def test_versions_that_made_the_table_are_not_of_another_tool(asked: Any) -> None:

@@ -10,7 +10,6 @@ from pipeline.dashboard.state import (
     gauges,
     health,
     protection_text,
-    shown_as,
     standing,
     used_text,
     verdict,
@@ -192,29 +191,6 @@ def test_records_are_one_row_per_client() -> None:
             [("a", 9), ("b", 8), ("a", 7), ("a", 5)]]  # fmt: skip
     shown = [(row["client_id"], row["at_ms"], row["records"], row["first_ms"]) for row in collapsed(rows)]
     assert shown == [("a", 9, 3, 5), ("b", 8, 1, 8)]
-
-
-def of_type(most: float, bound: float | None, decided: bool = False) -> dict[str, Any]:
-    return {"most": most, "bound": bound, "decided": decided}
-
-
-@pytest.mark.parametrize(
-    ("produce", "fetch", "expected"),
-    [
-        (of_type(90, 100), of_type(1, 100), ("chart", "line")),
-        (of_type(90, 100), of_type(5, 100), ("chart", "chart")),
-        (of_type(90, 100), of_type(1, 100, decided=True), ("chart", "chart")),
-        (of_type(90, 100), of_type(7, None), ("chart", "line")),
-        (of_type(90, 100), of_type(0, None), ("chart", "none")),
-        (of_type(0, 100), of_type(1, 100), ("line", "chart")),  # one chart at least
-        (of_type(0, None), of_type(0, 100), ("none", "chart")),
-        (of_type(0, None), of_type(0, None), ("none", "none")),
-    ],
-)
-def test_a_type_far_below_its_bound_takes_a_line(
-    produce: dict[str, Any], fetch: dict[str, Any], expected: tuple[str, str]
-) -> None:
-    assert tuple(shown_as({"producer_byte_rate": produce, "consumer_byte_rate": fetch}).values()) == expected
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate import follower as topic_reader
 from pipeline.gate.follower import (
     BEGINNING,
-    Follower,
     Found,
     KafkaFollower,
     ThrottleTail,
@@ -39,7 +38,7 @@ class Pair(Protocol):
 
     topic: ThrottleTopic
 
-    def follower(self) -> Follower: ...
+    def follower(self) -> KafkaFollower: ...
 
 
 class MemoryPair:
@@ -47,7 +46,7 @@ class MemoryPair:
         self._broker = TopicBroker()
         self.topic: ThrottleTopic = MemoryTopic(self._broker)
 
-    def follower(self) -> Follower:
+    def follower(self) -> KafkaFollower:
         return MemoryFollower(self._broker)
 
 
@@ -61,7 +60,7 @@ class KafkaPair:
         admin.close()
         self.topic: ThrottleTopic = KafkaThrottleTopic(self.name, self.name, marker, ClusterAccess(servers), 60_000)
 
-    def follower(self) -> Follower:
+    def follower(self) -> KafkaFollower:
         return KafkaFollower(self.servers, self.name)
 
 

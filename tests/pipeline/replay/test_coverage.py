@@ -66,18 +66,19 @@ def test_a_range_is_cut_down_to_what_there_is_usage_for(
 
 @pytest.mark.parametrize("is_one_file", [True, False])
 @pytest.mark.parametrize(
-    ("until_ms", "end_ms"),
+    ("until_ms", "covered"),
     [
         # The job stands still; no row of the clock that was ahead says that it was at work.
-        (30_000, 20_001),
-        (15_000, 15_000),
-        (5_000, 5_000),
+        (30_000, (3_000, 20_001, 1)),
+        (15_000, (3_000, 15_000, 1)),
         # The range has rows of the clock that was ahead.
-        (90_000, 60_001),
-        (50_500, 50_001),
+        (90_000, (3_000, 20_001, 1)),
+        (2_500, (0, 2_500, 0)),
     ],
 )
-def test_a_range_ends_with_the_newest_time_epoch(until_ms: int, end_ms: int, is_one_file: bool, tmp_path: Path) -> None:
+def test_a_range_is_of_its_newest_time_epoch(
+    until_ms: int, covered: tuple[int, int, int], is_one_file: bool, tmp_path: Path
+) -> None:
     uri = table_uri(str(tmp_path), "usage")
     times = {0: (0, 2_000, 50_000, 60_000), 1: (3_000, 10_000, 20_000)}
     epochs = [
@@ -87,4 +88,4 @@ def test_a_range_ends_with_the_newest_time_epoch(until_ms: int, end_ms: int, is_
     for rows in [pa.concat_tables(epochs)] if is_one_file else epochs:
         write_deltalake(uri, rows, mode="append")
     found = Coverage.of(str(tmp_path), "usage", T0_MS, T0_MS + until_ms)
-    assert (found.since_ms - T0_MS, found.until_ms - T0_MS) == (0, end_ms)
+    assert (found.since_ms - T0_MS, found.until_ms - T0_MS, found.time_epoch) == covered

@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from deltalake import write_deltalake
 
-from pipeline.replay.request import Coverage, Plan, ReplayRequest, Timeline, live_timeline, newest_start
+from pipeline.replay.request import Coverage, ReplayRequest, Timeline, live_timeline, newest_start
 from pipeline.replay.run import run
 from pipeline.replay.usage_batches import Outcome, Source, recorded_outcomes
-from pipeline.tables.address import table_uri
-from pipeline.tables.usage_roll_ups import by_second
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
@@ -74,11 +71,11 @@ def replayed_and_recorded(
         covered.since_ms,
         covered.until_ms,
         (timeline,),
+        time_epoch=covered.time_epoch,
         start=newest_start(root, settings.engine, covered.since_ms) if has_start else None,
     )
-    (live,) = run(Plan.of(request), lambda done, whole: None)
-    window_ms = settings.engine.sample_window_ms
-    return live.outcomes, recorded_outcomes(root, covered.since_ms, covered.until_ms, window_ms, live.outcomes)
+    (live,) = run(request, lambda done, whole: None)
+    return live.outcomes, recorded_outcomes(request, live.outcomes)
 
 
 def test_clients_are_held_as_long_as_they_were(job: HandJob) -> None:
@@ -140,14 +137,10 @@ def test_a_start_is_the_same_for_replays_together_and_alone(indebted: tuple[Hand
         ReplayRequest(root, "usage", "cluster", *rule, timelines, start=start)
         for timelines in (tuple(quotas), tuple(quotas[:1]), tuple(quotas[1:]))
     ]
-    replays = (run(Plan.of(request), lambda done, whole: None) for request in requests)
+    replays = (run(request, lambda done, whole: None) for request in requests)
     together, *alone = ([one.outcomes for one in found] for found in replays)
     assert together == [found for (found,) in alone]
     assert 0 < together[1][BOB].throttle_ms < 0.7 * together[0][BOB].throttle_ms, "a raise halves what he owes"
-
-
-# One within the age of decisions (60 s) and one far beyond it.
-STEPS_MS = (20_000, 3_600_000)
 
 
 def spend(job: HandJob, seconds: float, share: float) -> None:
@@ -160,63 +153,20 @@ def spend(job: HandJob, seconds: float, share: float) -> None:
         job.step()
 
 
-def stepped(folder: Path, step_ms: int, is_ahead_before: bool, window_ms: int = 500) -> tuple[HandJob, int]:
-    """A job whose clocks are set back while alice is held; before, they were ahead by as much, or right.
-
-    Also returns how long alice was held by the clock that never steps.
-    """
-    job = HandJob(folder, {"producer_byte_rate": RATE}, in_memory=True)
-    engine = job.settings.engine.model_copy(update={"sample_window_ms": window_ms})
-    job.settings = job.settings.model_copy(update={"engine": engine})
+def test_where_a_clock_was_set_back_what_came_since_is_replayed(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, {"producer_byte_rate": RATE}, in_memory=True)
     job.start()
-    told: list[tuple[str, int]] = []
-    job.broker.readers.append(
-        lambda records: told.extend((one.action, job.clock.steady_ms) for one in records if one.user == "alice")
-    )
-    spend(job, 1, 0.1)
-    if is_ahead_before:
-        job.set_clocks(step_ms, step_ms)
+    spend(job, 5, 4)
+    job.set_clocks(-20_000, -20_000)
     spend(job, 4, 4)
-    job.set_clocks(-step_ms, -step_ms)
-    spend(job, 2, 4)
-    spend(job, 25, 0.1)
-    assert job.decider.last.time_epoch == 1
+    spend(job, 5, 0.1)
     job.store()
-    assert [action for action, _ in told].index("release") == len(told) - 1
-    return job, told[-1][1] - told[0][1]
-
-
-@pytest.mark.parametrize("is_ahead_before", [True, False])
-@pytest.mark.parametrize("step_ms", STEPS_MS)
-def test_over_a_clock_step_clients_are_held_as_long_as_they_were(
-    step_ms: int, is_ahead_before: bool, tmp_path: Path
-) -> None:
-    job, held_ms = stepped(tmp_path, step_ms, is_ahead_before)
-    live, happened = replayed_and_recorded(job)
-    # Nothing is stored of the time between the last batch of one epoch and the first of the next, less than a window.
+    decided = job.rows("decisions").filter((pc.field("client_id") == "etl") & (pc.field("throttle_time_ms") > 0))
     window_ms = job.settings.engine.sample_window_ms
-    assert live[ALICE].throttle_ms == pytest.approx(happened[ALICE].throttle_ms, abs=window_ms)
-    assert happened[ALICE].throttle_ms == pytest.approx(held_ms, abs=window_ms)
-    assert live[ALICE].windows == happened[ALICE].windows > 0
-    assert live[DAVE].throttle_ms == 0
-    begun = pc.min(job.rows("usage").filter(pc.field("time_epoch") == 1)["evaluated_at_ms"]).as_py()
-    for since_ms, until_ms in ((begun - 2_000, begun + 4_000), (begun + 1_000, begun + 9_000)):
-        live, happened = replayed_and_recorded(job, since_ms, until_ms)
-        assert live[ALICE].throttle_ms == pytest.approx(happened[ALICE].throttle_ms, abs=window_ms)
-        assert live[ALICE].windows == happened[ALICE].windows
-
-
-@pytest.mark.parametrize("step_ms", STEPS_MS)
-def test_seconds_are_replayed_time_epoch_by_time_epoch(step_ms: int, tmp_path: Path) -> None:
-    job, _ = stepped(tmp_path, step_ms, is_ahead_before=False, window_ms=1_000)
-    root = job.settings.tables.root
-    usage = job.rows("usage")
-    for time_epoch in (0, 1):
-        rows = usage.filter(pc.field("time_epoch") == time_epoch)
-        write_deltalake(table_uri(root, "usage_by_second"), by_second([rows], time_epoch), mode="append")
-    by_batch, _ = replayed_and_recorded(job)
-    live, _ = replayed_and_recorded(job, source="usage_by_second")
-    # A second is decided as a whole: when a client begins to be held is known to the second, in each epoch.
-    assert live[ALICE].throttle_ms == pytest.approx(by_batch[ALICE].throttle_ms, abs=2_000)
-    assert live[ALICE].throttle_ms > 10_000
+    of_epoch = [{row["evaluated_at_ms"] // window_ms for row in decided.to_pylist() if row["time_epoch"] == epoch}
+                for epoch in (0, 1)]  # fmt: skip
+    live, happened = replayed_and_recorded(job)
+    assert live[ALICE].windows == happened[ALICE].windows == len(of_epoch[1])
+    assert min(map(len, of_epoch)) > 0
+    assert live[ALICE].throttle_ms > 5_000
     assert live[DAVE].throttle_ms == 0

@@ -1,11 +1,8 @@
 """A range that is read in slices gives what it gives in one piece."""
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from random import Random
-from shutil import rmtree
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -13,16 +10,13 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from pipeline.replay.request import Plan, slice_length_ms, warm_up_ms
+from pipeline.replay.request import ReplayRequest, slice_length_ms, warm_up_ms
 from pipeline.replay.run import run
 from pipeline.replay.usage_batches import ReplayResult, Source
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
 from quota.errors import InvalidUsage
-from tests.pipeline.replay.histories import T0_MS, History
-
-if TYPE_CHECKING:
-    pass
+from tests.pipeline.replay.histories import History
 
 # Seeds do not shrink to anything smaller.
 WHOLE_MS = 10**9
@@ -39,8 +33,8 @@ def facts(results: list[ReplayResult]) -> list[object]:
     return [(one.outcomes, one.evaluations, one.rows) for one in results]
 
 
-def replayed(plan: Plan) -> list[ReplayResult]:
-    return run(plan, unheard)
+def replayed(request: ReplayRequest, slice_ms: int) -> list[ReplayResult]:
+    return run(request, unheard, slice_ms)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -56,8 +50,7 @@ def test_a_range_in_any_slices_comes_to_what_one_slice_comes_to(
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
         request = History(Random(seed), source, window_ms, shares).write(root)
-        plan = Plan.of(request, slice_ms)
-        assert facts(replayed(plan)) == facts(replayed(Plan.of(request, WHOLE_MS)))
+        assert facts(replayed(request, slice_ms)) == facts(replayed(request, WHOLE_MS))
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -65,32 +58,9 @@ def test_these_histories_have_all_that_is_hard_to_divide(source: Source, tmp_pat
     edited = held = 0
     for seed in range(4):
         request = History(Random(seed), source, 1_000, seed % 2 == 0).write(str(tmp_path / str(seed)))
-        plan = Plan.of(request, 5_000)
         edited += len(request.quotas[0].snapshots) > 1
-        held += any(outcome.throttle_ms > 5_000 for outcome in replayed(plan)[0].outcomes.values())
+        held += any(outcome.throttle_ms > 5_000 for outcome in replayed(request, 5_000)[0].outcomes.values())
     assert min(edited, held) > 0
-
-
-def test_parts_find_a_table_under_a_relative_root_also_from_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (here := tmp_path / "here").mkdir()
-    (elsewhere := tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(here)
-    plan = Plan.of(History(Random(1), "usage_by_second", 1_000).write("tables"))
-    expected = facts(replayed(plan))
-    monkeypatch.chdir(elsewhere)
-    assert facts(replayed(plan)) == expected
-    assert expected
-
-
-def test_slices_begin_with_the_warm_up_and_end_at_whole_windows(tmp_path: Path) -> None:
-    request = replace(History(Random(1), "usage_by_second", 3_000).write(str(tmp_path)), since_ms=T0_MS + 1)
-    slices = Plan.of(request, 1).slices
-    assert slices[0][0] == request.begin_ms == T0_MS + 1 - warm_up_ms(request.settings.engine)
-    assert [one.start_ms for one in slices[1:]] == [one.end_ms for one in slices[:-1]]
-    assert {one.end_ms % 3_000 for one in slices[:-1]} == {0}
-    assert slices[-1][1] == request.until_ms
 
 
 def test_the_warm_up_reaches_back_far_enough_for_rates_and_for_debts() -> None:
@@ -118,15 +88,5 @@ def test_a_stored_row_after_its_own_evaluation_is_refused(tmp_path: Path) -> Non
     row["last_event_ms"] = row["evaluated_at_ms"] + 1
     schema = DeltaTable(uri).to_pyarrow_table().schema
     write_deltalake(uri, pa.Table.from_pylist(rows, schema), mode="overwrite")
-    plan = Plan.of(request, 3_600_000)
     with pytest.raises(InvalidUsage, match=f"is after the evaluation at {row['evaluated_at_ms']}$"):
-        run(plan, unheard)
-
-
-def test_a_table_that_grows_meanwhile_is_read_as_it_was_also_when_its_log_has_forgotten_that(tmp_path: Path) -> None:
-    request = History(Random(4), "usage", 1_000).write(str(tmp_path))
-    plan, whole = Plan.of(request), facts(replayed(Plan.of(request, WHOLE_MS)))
-    uri = table_uri(str(tmp_path), "usage")
-    write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="append")
-    rmtree(Path(uri, "_delta_log"))
-    assert facts(run(plan, unheard)) == whole
+        replayed(request, WHOLE_MS)

@@ -18,8 +18,7 @@ from pipeline.replay.report import (
     to_document,
     totals_of,
 )
-from pipeline.replay.usage_batches import HeldTimes, Outcome, ReplayResult, Span, held_ms, held_spans
-from quota.replay import EpochSpan
+from pipeline.replay.usage_batches import HeldTimes, Holds, Outcome, ReplayResult
 from schemas.names import ClientKey
 from schemas.throttle_record import Target
 
@@ -97,81 +96,57 @@ def test_exchanging_live_and_candidate_turns_every_change_round(one: ReplayResul
     assert there.throttle_seconds_change == -back.throttle_seconds_change
 
 
-T0_MS = 1_700_000_000_000
-
-
-def event(action: str, written_ms: int, throttle_ms: int = 0, time_epoch: int = 0) -> dict[str, object]:
-    return {
-        "action": action,
-        "throttle_time_ms": throttle_ms,
-        "except_client_ids": None,
-        "time_epoch": time_epoch,
-        "evaluated_at_ms": T0_MS + written_ms,
-    }
+ETL = Target("", "alice", "etl", None)
 
 
 @pytest.mark.parametrize(
-    ("events", "throttled_ms"),
+    ("records", "held_for_ms"),
     [
+        # (written at, throttle time); None is a release.
         ([], 0),
-        ([event("throttle", 0, 1_000)], 1_000),
-        ([event("throttle", 0, 1_000), event("release", 1_000)], 1_000),
-        ([event("throttle", 0, 1_000), event("release", 400)], 400),
-        ([event("throttle", 0, 1_000), event("throttle", 700, 1_000)], 1_700),
-        ([event("throttle", 0, 5_000), event("throttle", 700, 300)], 1_000),
-        ([event("throttle", 0, 100), event("throttle", 700, 300)], 400),
-        ([event("throttle", -500, 800)], 300),
-        ([event("throttle", 9_500, 800)], 500),
+        ([(0, 1_000)], 1_000),
+        ([(0, 1_000), (1_000, None)], 1_000),
+        ([(0, 1_000), (400, None)], 400),
+        ([(0, 1_000), (1_500, None)], 1_000),
+        ([(0, 1_000), (700, 1_000)], 1_700),
+        ([(0, 5_000), (700, 300)], 1_000),
+        ([(0, 100), (700, 300)], 400),
+        ([(0, 1_000), (400, None), (400, 50)], 450),
+        ([(-500, 800)], 300),
+        ([(9_500, 800)], 500),
     ],
 )
 def test_throttled_time_is_what_the_records_say_within_the_range(
-    events: list[dict[str, object]], throttled_ms: int
+    records: list[tuple[int, int | None]], held_for_ms: int
 ) -> None:
-    assert held_ms(held_spans(events, T0_MS, T0_MS + 10_000)) == throttled_ms
+    holds = Holds()
+    for at_ms, throttle_time_ms in records:
+        holds.hear(ETL, at_ms, throttle_time_ms)
+    assert HeldTimes(holds, 0, 10_000).ms_of(ALICE) == held_for_ms
 
 
 @pytest.mark.parametrize(
-    ("events", "throttled_ms"),
+    ("client", "held"),
     [
-        # What is left when the epoch ends goes on where the next one begins.
-        ([event("throttle", 99_000, 3_000)], 2_000),
-        ([event("throttle", 99_000, 3_000), event("release", 1_500, 0, 1)], 1_500),
-        ([event("throttle", 99_000, 3_000), event("throttle", 1_000, 400, 1)], 1_400),
-        ([event("throttle", 99_000, 3_000), event("release", 100_200)], 0),
-        ([event("throttle", 99_000, 800), event("release", 1_500, 0, 1)], 0),
-        # A look was after the last batch.
-        ([event("throttle", 100_200, 3_000)], 3_000),
-        ([event("throttle", 99_000, 3_000), event("throttle", 100_200, 500), event("release", 2_000, 0, 1)], 500),
-        ([event("throttle", 500, 1_000), event("throttle", 500, 1_000, 1)], 2_000),
-    ],
-)
-def test_a_throttle_goes_on_where_the_next_time_epoch_begins(
-    events: list[dict[str, object]], throttled_ms: int
-) -> None:
-    epochs = [EpochSpan(0, T0_MS, T0_MS + 100_000), EpochSpan(1, T0_MS, T0_MS + 20_000)]
-    assert held_ms(held_spans(events, T0_MS, T0_MS + 10_000, epochs)) == throttled_ms
-
-
-@pytest.mark.parametrize(
-    ("client", "held_for_ms"),
-    [
-        (ClientKey("", "alice", "app"), 300 + 200),  # for two types at once, and once more in another time epoch
-        (ClientKey("", "alice", ""), 300 + 200),
-        (ClientKey("", "alice", "etl"), 5 + 160),  # an exception of one type until an edit; and its own throttle
-        (ClientKey("", "bob", "etl"), 0),
-        (ClientKey("1", "alice", "app"), 0),
+        (ClientKey("", "alice", "app"), [(0, 300)]),  # for two types at once
+        (ClientKey("", "alice", ""), [(0, 300)]),
+        # An exception of one type until an edit; and its own throttle.
+        (ClientKey("", "alice", "etl"), [(140, 145), (150, 310)]),
+        (ClientKey("", "bob", "etl"), []),
+        (ClientKey("1", "alice", "app"), []),
     ],
 )
 def test_a_client_is_held_by_its_own_throttles_and_by_those_of_its_user_that_do_not_except_it(
-    client: ClientKey, held_for_ms: int
+    client: ClientKey, held: list[tuple[int, int]]
 ) -> None:
-    of_user = [Target("", "alice", None, name) for name in ("producer_byte_rate", "request_percentage")]
-    spans = {
-        of_user[0]: [Span(0, 0, 200, ("etl",)), Span(0, 200, 300), Span(1, 0, 200, ("etl",))],
-        of_user[1]: [Span(0, 150, 300)],
-        Target("", "alice", "etl", None): [Span(0, 140, 145), Span(0, 290, 310)],
-    }
-    assert HeldTimes(spans).of(client) == held_for_ms
+    by_rate, by_time = (Target("", "alice", None, name) for name in ("producer_byte_rate", "request_percentage"))
+    holds = Holds()
+    holds.hear(by_rate, 0, 250, ("etl",))
+    holds.hear(by_rate, 200, 100)
+    holds.hear(by_time, 150, 150)
+    holds.hear(ETL, 140, 5)
+    holds.hear(ETL, 290, 20)
+    assert HeldTimes(holds, 0, 1_000).of(client) == held
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from pipeline.errors import NotFound, PipelineError
-from pipeline.replay.verification import Verification, verify, verify_decision
+from pipeline.errors import NotFound
+from pipeline.replay.verification import Verification, verify
 from pipeline.settings.model import EngineSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
@@ -123,27 +123,6 @@ def test_every_kind_of_falsified_row_is_found(kept: KeptJob, tmp_path: Path) -> 
     assert [one.key["user"] for one in found.mismatches if not one.is_recomputed] == ["mallory"]
 
 
-def test_one_decision_is_recomputed_from_the_usage_of_its_sensor(kept: KeptJob) -> None:
-    rows = stored_decisions(kept).to_pylist()
-    for row in rows[:: len(rows) // 12]:
-        usage_rows, difference = verify_decision(kept.root, "cluster", kept.quotas.at, row)
-        assert difference is None
-        assert usage_rows > 0
-
-
-def test_one_falsified_decision_is_told_by_its_columns(kept: KeptJob) -> None:
-    row = stored_decisions(kept).to_pylist()[50]
-    _, difference = verify_decision(kept.root, "cluster", kept.quotas.at, {**row, "window_ms": row["window_ms"] - 1})
-    assert difference is not None
-    assert difference.columns == {"window_ms": (row["window_ms"] - 1, row["window_ms"])}
-
-
-def test_a_decision_of_an_unknown_batch_is_refused(kept: KeptJob) -> None:
-    row = stored_decisions(kept).to_pylist()[0]
-    with pytest.raises(PipelineError, match="batch 99999 "):
-        verify_decision(kept.root, "cluster", kept.quotas.at, {**row, "batch_id": 99_999})
-
-
 def test_trimmed_usage_shortens_the_range_by_the_windows_that_reach_back_into_it(kept: KeptJob, tmp_path: Path) -> None:
     copy = KeptCopy(kept, tmp_path)
     cut_ms = kept.clock.wall_ms - 300_000
@@ -154,9 +133,6 @@ def test_trimmed_usage_shortens_the_range_by_the_windows_that_reach_back_into_it
     assert cut_ms + 12_000 <= found.since_ms < cut_ms + 60_000
     with pytest.raises(NotFound):
         verify(str(tmp_path), "cluster", kept.quotas.at, 0, cut_ms + 11_000, lambda done, whole: None)
-    gone = stored_decisions(kept).to_pylist()[0]
-    with pytest.raises(NotFound, match=gone["decision_id"]):
-        verify_decision(str(tmp_path), "cluster", kept.quotas.at, gone)
 
 
 @pytest.fixture(scope="module")

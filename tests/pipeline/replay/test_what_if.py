@@ -7,7 +7,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import NotFound, UsageError
 from pipeline.replay.report import compare, totals_of
-from pipeline.replay.request import Plan, ReplayRequest, Timeline, live_timeline
+from pipeline.replay.request import ReplayRequest, Timeline, live_timeline
 from pipeline.replay.run import run
 from pipeline.replay.usage_batches import ReplayResult, Source, recorded_outcomes
 from pipeline.settings.model import EngineSettings, Settings
@@ -73,7 +73,7 @@ def always(snapshot: QuotaSnapshot) -> Timeline:
 
 
 def replayed(wanted: ReplayRequest) -> list[ReplayResult]:
-    return run(Plan.of(wanted), lambda done, whole: None)
+    return run(wanted, lambda done, whole: None)
 
 
 def windows(result: ReplayResult) -> dict[Any, int]:
@@ -83,7 +83,7 @@ def windows(result: ReplayResult) -> dict[Any, int]:
 def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: KeptJob) -> None:
     wanted = request(job)
     (live,) = replayed(wanted)
-    decided = recorded_outcomes(job.root, wanted.since_ms, wanted.until_ms, 1_000)
+    decided = recorded_outcomes(wanted)
     assert windows(live) == {client: outcome.windows for client, outcome in decided.items() if outcome.windows}
     assert windows(live) != {}
     assert live.evaluations == len(

@@ -10,7 +10,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import Condition
-from pipeline.throttle.publisher import DeltaOutbox
+from pipeline.throttle.publisher import Outbox
 from schemas.arrow import arrow_schema, conform
 from schemas.throttle_record import ThrottleEventRow
 
@@ -34,7 +34,7 @@ class EventTable:
         create_missing(self.root, [TABLES["throttle_events"]])
         self.table = ReadingWriter(table_uri(self.root, "throttle_events"), "job")
         self.table.raise_epoch(epoch)
-        self.outbox = DeltaOutbox(self.table, "job")
+        self.outbox = Outbox(self.table, "job")
         self.seq = 0
 
     def write(self, *records: tuple[str | None, str, int, int], **columns: Any) -> None:

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
-from pipeline.throttle.assembly import Ports, assemble
+from pipeline.throttle.assembly import assemble
+from pipeline.throttle.publisher import Publisher
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
@@ -52,7 +53,8 @@ class HandLoop:
     def restart(self, keep_engine: bool = False) -> None:
         """A new process: nothing survives but outbox and topic. The engine starts empty, or as a rebuilt one."""
         self.topic = MemoryTopic(self.broker)
-        enforcement = assemble(SETTINGS, "cluster", "test", Ports(self.outbox, self.topic, self.clock))
+        publisher = Publisher(SETTINGS.job, "test", self.outbox, self.topic)
+        enforcement = assemble(SETTINGS, "cluster", "test", publisher, self.clock)
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         if keep_engine:
             for usage, evaluation in self.batches:

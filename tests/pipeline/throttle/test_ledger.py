@@ -71,7 +71,7 @@ CLIENTS = st.lists(st.sampled_from(KEYS), max_size=len(KEYS))
 
 
 def rows_of(throttles: list[Held]) -> list[dict[str, object]]:
-    figures = ("quota_type", "sensor_user", "sensor_client_id", "bound", "level")
+    figures = ("quota_type", "bound", "level")
     return [
         {
             **one.key._asdict(),
@@ -114,18 +114,15 @@ class SameThrottles(RuleBasedStateMachine):
         throttles = []
         for key in keys:
             self.begun += 1
-            sensor = {
-                "sensor_user": data.draw(st.sampled_from(["", key.user])),
-                "sensor_client_id": key.client_id or "",
-            }
-            sensor |= {"quota_type": key.quota_type or "consumer_byte_rate"}
-            why = reason(bound=bound, level=data.draw(st.sampled_from([None, 3])), **sensor)
+            quota_type = key.quota_type or "consumer_byte_rate"
+            why = reason(bound=bound, level=data.draw(st.sampled_from([None, 3])), quota_type=quota_type)
             end_ms = self.now_ms + for_ms + self.begun % 3
             throttles.append(Held(key, why, f"decision {self.begun}", end_ms, max(end_ms - 30, self.now_ms)))
         ids = np.array([one.decision_id for one in throttles], np.object_)
         times = (np.array([getattr(one, name) for one in throttles], np.int64) for name in ("end_ms", "due_ms"))
         claimed = claims(*(one.reason for one in throttles))
-        self.columns.hold(keys_of(keys), clients(*keys), excepted_of(keys), claimed, ids, *times)
+        standing = claimed.quota_type, claimed.bound, claimed.level
+        self.columns.hold(keys_of(keys), clients(*keys), excepted_of(keys), *standing, ids, *times)
         for one in throttles:
             self.objects.hold(one)
 
@@ -161,10 +158,9 @@ class SameThrottles(RuleBasedStateMachine):
     def each_client_is_found(self) -> None:
         running = self.columns.running(keys_of(KEYS))
         assert running.is_held.tolist() == [key in self.objects.held for key in KEYS]
-        for key, number, is_held, end_ms in zip(KEYS, running.client, running.is_held, running.end_ms, strict=True):
-            if is_held:
-                ids = self.columns.decision_ids(np.array([number])).tolist()
-                assert (end_ms, ids) == (self.objects.held[key].end_ms, [self.objects.held[key].decision_id])
+        for key, decision_id, end_ms in zip(KEYS, running.decision_ids, running.end_ms, strict=True):
+            if (held := self.objects.held.get(key)) is not None:
+                assert (end_ms, decision_id) == (held.end_ms, held.decision_id)
 
 
 SameThrottlesTest = SameThrottles.TestCase

@@ -21,7 +21,7 @@ SLICING = Slicing(
 def told(violated: Publication, running_until_ms: int | None, now_ms: int = 5_000) -> list[int]:
     """The slice that a client hears of after a violation."""
     is_held = running_until_ms is not None
-    running = Running(np.zeros(1, np.int64), np.array([is_held]), np.array([running_until_ms or 0]))
+    running = Running(np.full(1, None, np.object_), np.array([is_held]), np.array([running_until_ms or 0]))
     slices_ms: list[int] = violations_to_publish(asked(violated), running, now_ms, SLICING)[1].tolist()
     return slices_ms
 
@@ -65,7 +65,7 @@ def test_a_violation_holds_for_the_larger_of_x_and_what_is_owed(
 
 
 def test_of_several_clients_each_hears_what_is_new_to_it() -> None:
-    running = Running(np.arange(3), np.array([False, True, True]), np.array([0, 10_000, 14_000]))
+    running = Running(np.full(3, None, np.object_), np.array([False, True, True]), np.array([0, 10_000, 14_000]))
     news, _ = violations_to_publish(asked(*[violation(throttle_time_ms=9_000)] * 3), running, 5_000, SLICING)
     assert news.tolist() == [0, 1], "the third one would end at the same time"
 
