@@ -1,28 +1,21 @@
-"""Texts that programs read and write: JSON, YAML and CSV that a terminal and a spreadsheet only show, and text files.
+"""Texts that programs read and write: JSON and YAML that a terminal only shows, and text files.
 
-Names of users and client-ids come from clients. A document may be printed on a terminal, and opened by a spreadsheet.
-So what a terminal would not show as it is, and what the encoding of the output cannot say, is escaped. JSON and YAML
-have escapes of their own: they are read back as they were. CSV has none: its escapes are those of the tables, and a
-text that a spreadsheet would run as a formula has a quote before it.
+Names of users and client-ids come from clients, and a document may be printed on a terminal. So what a terminal would
+not show as it is, and what the encoding of the output cannot say, is escaped, by the escapes of JSON and YAML: the
+names are read back as they were.
 """
 
-import csv
-import io
 import json
 import os
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
 
-from pipeline.errors import UsageError, is_shown, printable
+from pipeline.errors import UsageError, is_shown
 
 UTF_8: Final = "utf-8"
-
-# The signs that begin a formula, also in their full width. A semicolon separates cells in many languages.
-_FORMULA: Final = re.compile("(^|;)(?=[=+\\-@\uff1d\uff0b\uff0d\uff20])")
 
 
 def json_text(document: Any, encoding: str = UTF_8, *, indent: int | None = None, allow_nan: bool = True) -> str:
@@ -53,27 +46,6 @@ def yaml_text(document: Any, encoding: str = UTF_8) -> str:
     plain = json.loads(json.dumps(document, default=str))
     text = yaml.dump(plain, Dumper=Dumper, sort_keys=False, allow_unicode=True)
     return _escaped(text, encoding, lambda sign: rf"\U{ord(sign):08x}")
-
-
-def csv_text(rows: Iterable[Iterable[Any]], encoding: str = UTF_8) -> str:
-    r"""Rows as CSV. A list or a mapping is written as JSON, None as nothing, a number as it is.
-
-    >>> print(csv_text([["user", "used"], ["=1+1", -0.5], ["a\x1b[2J", None]]), end="")
-    user,used
-    '=1+1,-0.5
-    a\x1b[2J,
-    """
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([_csv_cell(value, encoding) for value in row] for row in rows)
-    return text.getvalue()
-
-
-def _csv_cell(value: Any, encoding: str) -> Any:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    if isinstance(value, bool | dict | list | tuple):
-        value = json.dumps(value, default=str, ensure_ascii=False)
-    return _FORMULA.sub(r"\1'", printable(str(value), encoding))
 
 
 def _escaped(text: str, encoding: str, escape: Callable[[str], str]) -> str:
