@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from pipeline.cli.options import FileSource, JobSource, Output, Source, TablesSource, source_of
+from pipeline.cli.options import FileSource, JobSource, Output, Source, TablesSource, as_iso, source_of
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
 from pipeline.cli.quotas import read_in_force
 from pipeline.clock import wall_ms
@@ -16,6 +16,7 @@ from pipeline.errors import UsageError
 from pipeline.settings.loading import flat, origins
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address, table_uri
+from quota.entity import label
 
 if TYPE_CHECKING:
     from pipeline.job.status import JobStatus
@@ -43,7 +44,7 @@ def doctor(source: JobSource) -> None:
 def status(
     source: Annotated[Source, source_of("config", "bootstrap_server", "tables")], output: Output = "table"
 ) -> None:
-    """Print whether job and sync run, the last batch, the quotas, who is held, and addresses.
+    """Print whether job and sync run, the last batch, the quotas, who is held, who is nearest to one, and addresses.
 
     Reads the tables and what lies next to them, not the cluster.
     Exit codes: 0 the job is up; 1 it is down.
@@ -85,10 +86,23 @@ def _lines(found: "JobStatus", sync: str) -> list[tuple[str, str]]:
         ("quotas", quotas),
         ("mode", found.mode),
         ("held", held),
+        ("nearest", _nearest_text(found)),
         ("sync", sync),
         ("kafka", found.bootstrap_servers or "not given"),
         ("tables", found.tables),
     ]
+
+
+def _nearest_text(found: "JobStatus") -> str:
+    from pipeline.dashboard.state import client_text, times_text
+
+    row = found.nearest
+    if row is None:
+        return "no rates yet" if not found.rates_at_ms else "no client used anything under a quota lately"
+    sensor = label(row["sensor_user"], row["sensor_client_id"])
+    share = f"{times_text(row['share'])} its {row['quota_type']}{' (shadow)' if row['mode'] == 'shadow' else ''}"
+    who = client_text(row["user"], row["client_id"])
+    return f"{who} at {share}, by the quota of {sensor}, as of {as_iso(found.rates_at_ms)} UTC"
 
 
 def _process_text(found: "JobStatus") -> str:

@@ -6,12 +6,12 @@ a lock but fenced: by the epoch in every table commit and by the transactional i
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pipeline.errors import Conflict
 from pipeline.process import FRESH_MS, Activity, JobSigns, LockHeld, ProcessLock, activity_of, ahead_ms, holder_of
@@ -20,6 +20,7 @@ from pipeline.tables.address import full_address, local_file
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.rates import read_rates
 from pipeline.tables.throttles import Held, running_throttles
 from quota.resolution import held_one_by_one
 
@@ -158,6 +159,8 @@ class JobStatus:
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
         one_by_one: The users whose clients are held one by one: see `quota.resolution.held_one_by_one`.
+        nearest: Of `Rates.nearest` the first one that is enforced, else the first one; None without rates.
+        rates_at_ms: The instant of these rates, in event time; 0 before the first.
         bootstrap_servers: Of the cluster; None if the settings do not name it.
     """
 
@@ -178,6 +181,8 @@ class JobStatus:
     held_users: int
     held_clients: int
     one_by_one: Sequence[str]
+    nearest: Mapping[str, Any] | None
+    rates_at_ms: int
     bootstrap_servers: str | None
     tables: str
 
@@ -197,6 +202,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         wait_age_ms = 0  # the query waited again while the tables were read; more is a clock that was set back
     in_force = newest_valid(table, newest.version)
     held = Held(running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms))
+    nearest, rates_at_ms = read_rates(root, lambda rates: (rates.nearest(1), rates.as_of_ms))
     return JobStatus(
         job=settings.job,
         state="down" if process is None else "up",
@@ -215,6 +221,8 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         held_users=held.counts[0],
         held_clients=held.counts[1],
         one_by_one=held_one_by_one(in_force),
+        nearest=next((row for row in nearest if row["mode"] == "enforce"), next(iter(nearest), None)),
+        rates_at_ms=rates_at_ms,
         bootstrap_servers=settings.kafka.bootstrap_servers,
         tables=full_address(root),
     )

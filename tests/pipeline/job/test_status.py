@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -87,12 +89,24 @@ def test_the_command_prints_lines_for_people_and_one_document_for_programs(tmp_p
     people = kquota("status", "--tables", root, "--bootstrap-server", "broker:9092")
     assert (people.exit_code, people.stderr) == (1, "")
     lines = dict(line.split(maxsplit=1) for line in people.stdout.splitlines())
-    assert list(lines) == ["job", "batch", "quotas", "mode", "held", "sync", "kafka", "tables"]
+    assert list(lines) == ["job", "batch", "quotas", "mode", "held", "nearest", "sync", "kafka", "tables"]
     assert (lines["job"], lines["batch"]) == ("kquota: down on this machine", "none yet")
-    assert lines["sync"] == "none on this machine"
+    assert (lines["nearest"], lines["sync"]) == ("no rates yet", "none on this machine")
     assert (lines["kafka"], lines["tables"]) == ("broker:9092", root)
     document = json.loads(kquota("status", "--tables", root, "-o", "json").stdout)
     assert (document["state"], document["quotas"], document["last_batch_id"]) == ("down", 1, None)
+
+
+def test_the_client_nearest_to_its_quota_is_named_with_its_sensor_and_the_time(tmp_path: Path) -> None:
+    job = new_job(tmp_path)
+    throttle_one(job)
+    job.rates.step()
+    told = kquota("status", "--tables", job.settings.tables.root).stdout
+    (line,) = (line for line in told.splitlines() if line.startswith("nearest "))
+    share, rest = line.removeprefix("nearest alice/etl at ").split(" its ")
+    assert re.fullmatch(r"\d{4} ×", share), "many times"
+    at = datetime.fromtimestamp(job.decider.last.evaluated_at_ms / 1000, UTC)
+    assert rest == f"producer_byte_rate, by the quota of user-principal 'alice', as of {at:%Y-%m-%dT%H:%M:%S} UTC"
 
 
 def test_a_sync_of_this_machine_is_named(tmp_path: Path) -> None:
