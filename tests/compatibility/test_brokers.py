@@ -19,8 +19,10 @@ from pipeline.meter.reporter import REPORTER_JAR
 from tests.compatibility.kafka_jars import NEWEST_JAVA, RELEASES, kafka_jars
 from tests.integration.running_job import running_job, usage
 from tests.integration.throttle_job import ThrottleJob
+from tests.pipeline.brokers.quota_broker import values_in
 from tests.pipeline.meter.reported_broker import admin_of, bytes_in, come_and_go, logged, reported, reported_broker
 from tests.topic_reading import read_topic
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -70,9 +72,9 @@ def test_native_quotas_are_altered_and_described(broker: EmbeddedBroker) -> None
     entity = NativeEntity.of_row("alice", "compared")
     with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:
         assert quotas.alter({entity: {"producer_byte_rate": 1_000.0}}) == []
-        assert {quota.entity: quota.bounds["producer_byte_rate"] for quota in quotas.describe()}[entity] == 1_000
+        wait_until(lambda: values_in(quotas).get(entity) == {"producer_byte_rate": 1_000.0}, "the broker to hear of it")
         assert quotas.alter({entity: {"producer_byte_rate": None}}) == []
-        assert entity not in {quota.entity for quota in quotas.describe()}
+        wait_until(lambda: entity not in values_in(quotas), "the broker to hear that it is gone")
 
 
 def test_reporter_and_request_log_have_equal_sums(broker: EmbeddedBroker) -> None:
