@@ -30,7 +30,6 @@ from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable, running_sync,
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reading import DeltaRsReader
 from pipeline.tables.upkeep import clean, compact
 from quota.broker_levels.entries import OwnLimits
 from quota.broker_levels.sync import AlterBudget, BrokerSync
@@ -275,7 +274,7 @@ _SHOWN = 5
 def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
     """Whether a sync runs, what it owns, and what others changed."""
     root = settings.tables.root
-    newest_ms = DeltaRsReader(table_uri(root, NAME)).newest_value("at_ms")
+    newest_ms = StoredTable(table_uri(root, NAME)).newest_value("at_ms")
     process = running_sync(root)
     if newest_ms is None and process is None:
         yield "ok", f"not used: the brokers enforce what others set ({command_text('quotas', 'sync', '--help')})"

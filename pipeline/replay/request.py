@@ -15,7 +15,7 @@ from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import TARGET, Condition
 from pipeline.tables.queries import StoredTable
-from pipeline.tables.reading import DeltaRsReader, TimeSlices, read_table
+from pipeline.tables.reading import TimeSlices, read_table
 from quota.engine import Scope
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
@@ -149,7 +149,7 @@ def exact_batches_kept(root: str, since_ms: int) -> bool:
 
 def _oldest_ms(root: str, name: str, column: str) -> int | None:
     with suppress(TableMissing):
-        return DeltaRsReader(table_uri(root, name)).oldest_value(column)
+        return StoredTable(table_uri(root, name)).oldest_value(column)
     return None
 
 

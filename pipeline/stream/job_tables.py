@@ -19,10 +19,8 @@ from pipeline.tables.port import TableWriter, checked_epoch
 from pipeline.tables.queries import newest_rows
 from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reading import DeltaRsReader
-from pipeline.tables.throttle_by_minute import ThrottleByMinute
+from pipeline.tables.roll_ups import BY_MINUTE, BY_SECOND, ThrottleByMinute, UsageRoller
 from pipeline.tables.upkeep import clean, log_failures
-from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.publisher import Outbox
 from quota.current_rates import COLUMNS, TOTALS, CurrentRates
@@ -243,19 +241,21 @@ class RollUps:
     """The roll-ups of one job, written one after the other; for one thread. Nothing is read before the first step."""
 
     def __init__(self, settings: TablesSettings, tables: JobTables, quotas: QuotaTable) -> None:
-        usage, events = (DeltaRsReader(table_uri(settings.root, name)) for name in ("usage", "throttle_events"))
+        usage, events = (table_uri(settings.root, name) for name in ("usage", "throttle_events"))
         job, writers = tables.job, tables.writers
-        self._by_second = UsageBySecond(usage, writers["usage_by_second"], job, settings.seconds_retention_ms)
-        self._by_minute = UsageByMinute(usage, writers["usage_by_minute"], job)
+        self._of_usage = [
+            UsageRoller(BY_SECOND, usage, writers["usage_by_second"], job),
+            UsageRoller(BY_MINUTE, usage, writers["usage_by_minute"], job),
+        ]
         self._throttles = ThrottleByMinute(events, writers["throttle_by_minute"], job, owners_in(quotas))
 
     @property
     def written_until_ms(self) -> int:
         """All usage evaluated before this instant is in every roll-up of usage. 0 before the first step."""
-        return min(self._by_second.written_until_ms, self._by_minute.written_until_ms)
+        return min(roller.written_until_ms for roller in self._of_usage)
 
     def step(self) -> None:
         """Write what is complete. Raises nothing; what fails is tried again at the next step."""
-        self._by_second.step()
-        self._by_minute.step()
+        for roller in self._of_usage:
+            roller.step()
         self._throttles.step()

@@ -7,7 +7,7 @@ delta-rs refuses our commit; the handle is refreshed and the comparison made aga
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from pipeline.tables.committing import (
     refusal_of,
 )
 from pipeline.tables.opening import open_table, reading
-from pipeline.tables.reading import DeltaRsReader
+from pipeline.tables.queries import StoredTable
 
 # An older driver that works off a backlog commits without a pause, until it is fenced.
 _ATTEMPTS_TO_FENCE: Final = 50
@@ -52,14 +52,14 @@ def with_columns_of_others(table: DeltaTable, rows: pa.Table) -> pa.Table:
     return rows.select(schema.names) if added and set(rows.column_names) == set(schema.names) else rows
 
 
-class DeltaRsWriter(DeltaRsReader):
+class DeltaRsWriter:
     """A `TableWriter` that keeps a handle to the table. It holds its lock during a whole append.
 
     Reads use a handle of their own, so a long read does not delay an append.
     """
 
     def __init__(self, uri: str, job: str) -> None:
-        super().__init__(uri)
+        self.uri = uri
         self._job = job
         self._epoch: int | None = None
         self._lock = threading.Lock()
@@ -67,6 +67,20 @@ class DeltaRsWriter(DeltaRsReader):
         self._commits_on_handle = 0
         self._trusted_until = 0.0
         self._recorded: dict[str, int | None] = {}
+
+    def read(self, columns: Sequence[str] | None = None, where: Sequence[port.Condition] = ()) -> pa.Table:
+        return StoredTable(self.uri).read(columns, where)
+
+    def newest_value(self, column: str) -> int | None:
+        return StoredTable(self.uri).newest_value(column)
+
+    def newest_instant(self) -> port.Instant | None:
+        return StoredTable(self.uri).newest_instant()
+
+    def newest_of_each(
+        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[port.Condition] = ()
+    ) -> pa.Table:
+        return StoredTable(self.uri).newest_of_each(keys, order, columns, where)
 
     @property
     def version(self) -> int:

@@ -161,19 +161,6 @@ class StoredTable:
             found = self._ask(sql, others).read_all()
         return self._in_stored_types(found)
 
-    def pieces(self, sql: str, rows: int) -> Iterator[pa.Table]:
-        """Yield the answer in tables of at least `rows` rows; the last may have fewer. Memory never holds all of it."""
-        held: list[pa.RecordBatch] = []
-        with self._reading():
-            for batch in self._ask(sql, {}):
-                if batch.num_rows:
-                    held.append(batch)
-                if sum(one.num_rows for one in held) >= rows:
-                    yield self._in_stored_types(pa.Table.from_batches(held))
-                    held = []
-        if held:
-            yield self._in_stored_types(pa.Table.from_batches(held))
-
     def _ask(self, sql: str, others: Mapping[str, DeltaTable]) -> pa.RecordBatchReader:
         query = QueryBuilder(_ENGINE).register("source", self._table)
         for name, other in others.items():

@@ -9,41 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import TableMissing
-from pipeline.tables.port import TARGET, Condition, Instant, TableReader, of_newest_epoch
+from pipeline.tables.port import TARGET, Condition, TableReader, of_newest_epoch
 from pipeline.tables.queries import StoredTable, column_list, predicates
 from quota.replay import EpochSpan
-
-
-class DeltaRsReader:
-    """A `TableReader`. Each call opens the table at its newest version.
-
-    A call raises `TableMissing` if the table does not exist, and `TableUnreadable` if it cannot be read.
-    """
-
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
-
-    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        return StoredTable(self.uri).read(columns, where)
-
-    def newest_value(self, column: str) -> int | None:
-        return StoredTable(self.uri).newest_value(column)
-
-    def oldest_value(self, column: str) -> int | None:
-        return StoredTable(self.uri).oldest_value(column)
-
-    def newest_instant(self) -> Instant | None:
-        return StoredTable(self.uri).newest_instant()
-
-    def slices(
-        self, column: str, dictionaries: Sequence[str] = (), version: int | None = None, time_epoch: int | None = None
-    ) -> "TimeSlices":
-        return TimeSlices(self.uri, column, dictionaries, version, time_epoch)
-
-    def newest_of_each(
-        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
-    ) -> pa.Table:
-        return StoredTable(self.uri).newest_of_each(keys, order, columns, where)
 
 
 def read_table(uri: str, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
@@ -60,9 +28,6 @@ def split_range(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int
         yield slice_start_ms, min(slice_start_ms + slice_ms, end_ms)
 
 
-_ROWS_OF_A_PIECE: Final = 100_000
-
-
 class TimeSlices:
     """One version of a table, read by ranges [start, end) of one of its columns of epoch milliseconds.
 
@@ -71,21 +36,14 @@ class TimeSlices:
     Args:
         time_column: The column; it must have statistics.
         dictionaries: String columns to be read as dictionaries. If values repeat, that takes a quarter of the time.
-        version: Version of the table; None = the newest. `TableMissing` if it is not there.
         time_epoch: Only the rows of this time epoch; None = all.
     """
 
     def __init__(
-        self,
-        uri: str,
-        time_column: str,
-        dictionaries: Sequence[str] = (),
-        version: int | None = None,
-        time_epoch: int | None = None,
+        self, uri: str, time_column: str, dictionaries: Sequence[str] = (), time_epoch: int | None = None
     ) -> None:
         self.uri = uri
-        self._table = StoredTable(uri, version=version)
-        self.version: int = self._table.version
+        self._table = StoredTable(uri)
         self._column = time_column
         self._dictionaries = dictionaries
         self._of_epoch: list[Condition] = [] if time_epoch is None else [("time_epoch", "=", time_epoch)]
@@ -93,10 +51,6 @@ class TimeSlices:
     def read(self, columns: Sequence[str], start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> pa.Table:
         """The rows of a slice that meet further conditions, in no order."""
         return self._table.answer(self._select(columns, [*self._range(start_ms, end_ms), *where]))
-
-    def pieces(self, columns: Sequence[str], start_ms: int, end_ms: int) -> Iterator[pa.Table]:
-        """The same rows in tables of some 100 000, so that they are never in memory together; none without rows."""
-        yield from self._table.pieces(self._select(columns, self._range(start_ms, end_ms)), _ROWS_OF_A_PIECE)
 
     @cached_property
     def epochs(self) -> list[EpochSpan]:
@@ -124,12 +78,8 @@ class TimeSlices:
                 _widen(found, epoch, first_ms, last_ms)
         return [EpochSpan(epoch, *found[epoch]) for epoch in sorted(found)]
 
-    def first_time(self, start_ms: int, end_ms: int, where: Sequence[Condition] = ()) -> int | None:
-        """The earliest time of a row in a range that meets further conditions; None if there is none."""
-        return self._table.smallest(self._column, [*self._range(start_ms, end_ms), *where])
-
     def last_time(self, start_ms: int, end_ms: int) -> int | None:
-        """The latest time of a row in a range; otherwise as `first_time`."""
+        """The latest time of a row in a range; None if there is none."""
         return self._table.largest(self._column, self._range(start_ms, end_ms))
 
     def estimated_rows(self, start_ms: int, end_ms: int) -> int:
@@ -170,13 +120,12 @@ def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, la
 _NO_ROWS: Final[list[Condition]] = [("publish_seq", "<", 0)]
 
 
-def last_throttles(events: TableReader, since_ms: int, of_clients: Sequence[Condition] = ()) -> pa.Table:
+def last_throttles(events: TableReader, since_ms: int) -> pa.Table:
     """The last row of each target, if it is a throttle that ends at `since_ms` (wall clock) or later; in no order.
 
-    Only the columns that are needed are read, and only the files from the first such throttle on. `of_clients` are
-    conditions on the columns that name a client.
+    Only the columns that are needed are read, and only the files from the first such throttle on.
     """
-    running = _running(events, since_ms, of_clients)
+    running = _running(events, since_ms)
     if not len(running):
         return events.read(None, _NO_ROWS)
     ends = pc.min_max(running)
@@ -185,18 +134,18 @@ def last_throttles(events: TableReader, since_ms: int, of_clients: Sequence[Cond
         ("publish_seq", "<=", ends["max"].as_py()),
     ]
     running_on: list[Condition] = [("throttled_until_ms", ">=", since_ms), ("action", "=", "throttle")]
-    rows = events.read(None, [*publish_seqs, *running_on, *of_clients])
+    rows = events.read(None, [*publish_seqs, *running_on])
     return rows.filter(pc.is_in(rows["publish_seq"], value_set=running.combine_chunks()))
 
 
-def _running(events: TableReader, since_ms: int, of_clients: Sequence[Condition]) -> pa.ChunkedArray:
-    candidates = events.read(["publish_seq"], [("throttled_until_ms", ">=", since_ms), *of_clients])["publish_seq"]
+def _running(events: TableReader, since_ms: int) -> pa.ChunkedArray:
+    candidates = events.read(["publish_seq"], [("throttled_until_ms", ">=", since_ms)])["publish_seq"]
     if not len(candidates):
         return candidates
     # The release of a target may end before the throttle that it ends. So from the first candidate on all rows count,
     # whatever their end.
     later: Condition = ("publish_seq", ">=", pc.min(candidates).as_py())
-    last = events.newest_of_each(TARGET, "publish_seq", ["action", "throttled_until_ms"], [later, *of_clients])
+    last = events.newest_of_each(TARGET, "publish_seq", ["action", "throttled_until_ms"], [later])
     runs = pc.and_(
         pc.equal(last["action"], "throttle"),
         pc.greater_equal(last["throttled_until_ms"], since_ms),

@@ -17,9 +17,9 @@ from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.reading import DeltaRsReader
 from schemas.arrow import arrow_schema, conform
 from schemas.throttle_record import ThrottleByMinuteRow
 from schemas.usage import UsageByMinuteRow, UsageRow
@@ -146,7 +146,7 @@ def test_minutes_are_kept_for_90_days_before_the_newest_usage(tmp_path: Path, do
         kept.hold((minute, "u", str(minute), 1), minute_start_ms=NOW_MS - age_ms)
     Upkeep(TablesSettings(root=kept.root), ManualClock(NOW_MS + down_ms), lambda: 0).round()
     for name in ("usage_by_minute", "throttle_by_minute"):
-        rows = DeltaRsReader(table_uri(kept.root, name)).read(["client_id"])
+        rows = StoredTable(table_uri(kept.root, name)).read(["client_id"])
         assert sorted(rows["client_id"].to_pylist()) == ["1", "2"]
 
 

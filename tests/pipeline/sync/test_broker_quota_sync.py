@@ -16,10 +16,10 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from pipeline.tables.reading import DeltaRsReader
 from quota.broker_levels.entries import EntryKey, OwnLimits
 from quota.broker_levels.sync import AlterBudget, BrokerSync
 from quota.broker_levels.writes import Change
@@ -140,7 +140,7 @@ class Setting:
         return sync
 
     def steps(self) -> list[tuple[str, float | None, float | None, str, str]]:
-        rows = DeltaRsReader(table_uri(self.root, NAME)).read().to_pylist()
+        rows = StoredTable(table_uri(self.root, NAME)).read().to_pylist()
         return [
             (row["user"], row["old"], row["new"], row["cause"], row["result"])
             for row in sorted(rows, key=lambda row: int(row["seq"]))

@@ -19,7 +19,6 @@ from pipeline.tables.broker_quotas import (
 )
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.queries import StoredTable
-from pipeline.tables.reading import DeltaRsReader
 from quota.broker_levels.entries import EntryKey, EntryKind
 from quota.broker_levels.writes import Change
 
@@ -57,7 +56,7 @@ def table(root: str) -> BrokerQuotasTable:
 
 
 def rows(root: str) -> list[dict[str, object]]:
-    found = DeltaRsReader(table_uri(root, NAME)).read()
+    found = StoredTable(table_uri(root, NAME)).read()
     return sorted(found.to_pylist(), key=lambda row: row["seq"])
 
 

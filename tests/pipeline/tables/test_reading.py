@@ -31,19 +31,13 @@ def test_rows_of_a_range_are_estimated_from_the_files_alone(uri: str, start_ms: 
     assert TimeSlices(uri, "at_ms").estimated_rows(start_ms, end_ms) == pytest.approx(rows, abs=1)
 
 
-def test_an_older_version_can_be_read(uri: str) -> None:
-    assert TimeSlices(uri, "at_ms", version=0).read(["at_ms"], 0, 10_000).num_rows == 100
-    assert TimeSlices(uri, "at_ms").version == 1
-
-
-def test_the_rows_of_one_time_epoch_are_asked_for_as_those_of_all(tmp_path: Path) -> None:
+def test_a_slice_has_the_rows_that_meet_further_conditions(tmp_path: Path) -> None:
     for time_epoch, times_ms in ((0, range(1_000, 1_100)), (1, range(900, 950))):
         rows = pa.table({"at_ms": list(times_ms), "time_epoch": [time_epoch] * len(times_ms)})
         write_deltalake(str(tmp_path), rows, mode="append")
-    whole = TimeSlices(str(tmp_path), "at_ms")
-    for table, last_ms in ((whole, 1_099), (TimeSlices(str(tmp_path), "at_ms", time_epoch=1), 949), (whole, 1_099)):
-        assert (table.first_time(0, 9_999), table.last_time(0, 9_999)) == (900, last_ms)
-    assert whole.read(["at_ms"], 0, 1_010, [("time_epoch", "=", 0)]).num_rows == 10
+    table = TimeSlices(str(tmp_path), "at_ms")
+    assert table.last_time(0, 9_999) == 1_099
+    assert table.read(["at_ms"], 0, 1_010, [("time_epoch", "=", 0)]).num_rows == 10
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import TableUnwritable
-from pipeline.tables.reading import DeltaRsReader
-from pipeline.tables.usage_roll_ups import UsageByMinute, UsageBySecond
+from pipeline.tables.roll_ups import BY_MINUTE, BY_SECOND, UsageRoller
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
 from tests.quota.factories import usage_row
@@ -51,7 +50,7 @@ class Rolled:
         self.writer = LostAnswers(seconds_uri, "test")
         self._epoch += 1
         self.writer.raise_epoch(self._epoch)
-        self.roll_up = UsageBySecond(DeltaRsReader(table_uri(self.root, "usage")), self.writer, "test", 7 * DAY_MS)
+        self.roll_up = UsageRoller(BY_SECOND, table_uri(self.root, "usage"), self.writer, "test")
 
     def use(self, *rows: dict[str, Any]) -> None:
         """Append the usage of one batch."""
@@ -88,7 +87,7 @@ class RolledMinutes(Rolled):
         self.writer = LostAnswers(table_uri(self.root, "usage_by_minute"), "test")
         self._epoch += 1
         self.writer.raise_epoch(self._epoch)
-        self.minutes = UsageByMinute(DeltaRsReader(table_uri(self.root, "usage")), self.writer, "test")
+        self.minutes = UsageRoller(BY_MINUTE, table_uri(self.root, "usage"), self.writer, "test")
 
     def step(self) -> list[dict[str, Any]]:
         """Run one step. Returns all rows written so far, in order."""

@@ -7,20 +7,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables import throttle_by_minute
+from pipeline.tables import roll_ups
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.reading import DeltaRsReader
-from pipeline.tables.throttle_by_minute import Records, ThrottleByMinute
+from pipeline.tables.roll_ups import ThrottleByMinute
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import Target, ThrottleByMinuteRow
 from tests.pipeline.tables.event_table import EventTable
@@ -51,7 +49,7 @@ class RolledThrottles:
         self._epoch += 1
         self.writer.raise_epoch(self._epoch)
         events_uri = table_uri(self.root, "throttle_events")
-        self.roll_up = ThrottleByMinute(DeltaRsReader(events_uri), self.writer, "test", owners_in(self.quotas))
+        self.roll_up = ThrottleByMinute(events_uri, self.writer, "test", owners_in(self.quotas))
 
     def owned_by(self, owner: str | None, user: str = "u") -> int:
         """Give a user an owner. Returns the version of the quota table."""
@@ -167,15 +165,6 @@ def test_without_records_nothing_is_written_and_without_the_table_only_the_log_k
     assert "failed, the next round repeats it" in caplog.text
 
 
-def test_clients_that_were_released_are_not_kept_in_memory(rolled: RolledThrottles) -> None:
-    for client_id in "ab":
-        rolled.tell(client_id, "throttle", 0, 5_000)
-    rolled.tell("a", "release", 1_000)
-    table = DeltaTable(rolled.events.table.uri).to_pyarrow_table()
-    records = Records(table.slice(0, 0), table, pa.nulls(3, pa.string()))
-    assert records.running()["client_id"].to_pylist() == ["b"]
-
-
 def test_records_that_retention_has_deleted_are_not_missed(rolled: RolledThrottles) -> None:
     rolled.tell("a", "throttle", 0, 1_000)
     rolled.tell("b", "throttle", 0, 1_000)
@@ -238,9 +227,9 @@ def interrupt(rolled: RolledThrottles, how: str) -> None:
 
 @contextmanager
 def appends_of(records: int) -> Iterator[None]:
-    before = throttle_by_minute.RECORDS_PER_APPEND
-    throttle_by_minute.RECORDS_PER_APPEND = records  # type: ignore[misc] # small, so that a step makes several appends
+    before = roll_ups.RECORDS_PER_APPEND
+    roll_ups.RECORDS_PER_APPEND = records  # type: ignore[misc] # small, so that a step makes several appends
     try:
         yield
     finally:
-        throttle_by_minute.RECORDS_PER_APPEND = before  # type: ignore[misc]
+        roll_ups.RECORDS_PER_APPEND = before  # type: ignore[misc]

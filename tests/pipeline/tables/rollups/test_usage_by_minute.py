@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables.usage_roll_ups import MINUTE_LATENESS_MS as LATENESS_MS
-from pipeline.tables.usage_roll_ups import MINUTE_MS
+from pipeline.tables.roll_ups import BY_MINUTE, MINUTE_MS
 from tests.pipeline.tables.rollups.rolled_usage import DAY_MS, RolledMinutes, full
 
 T0_MS = 1_700_000_040_000
+LATENESS_MS = BY_MINUTE.lateness_ms
 assert T0_MS % MINUTE_MS == 0
 FAR_MS = T0_MS + 10 * MINUTE_MS
 

@@ -1,49 +1,21 @@
 """The roll-up on real tables. delta-rs appends to `usage`, as in the job."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables import reading as time_slices
 from pipeline.tables.address import table_uri
-from pipeline.tables.reading import TimeSlices
-from pipeline.tables.usage_roll_ups import LATENESS_MS, SLICE_MS, by_second
-from schemas.arrow import arrow_schema
-from schemas.usage import UsageRow
-from tests.log_messages import messages_of
+from pipeline.tables.roll_ups import BY_SECOND
 from tests.pipeline.tables.rollups.rolled_usage import T0_MS, Rolled, full, sums
 
-LOG = "pipeline.tables.usage_roll_ups"
+LATENESS_MS = BY_SECOND.lateness_ms
 FAR_MS = T0_MS + 10 * LATENESS_MS
-ROW = pa.schema([field for field in arrow_schema(UsageRow) if field.name not in {"date", "sample_start"}])
-
-
-class FewReads(TimeSlices):
-    """Fails at the 31st slice that is read, as a roll-up that reads empty time would."""
-
-    reads = 0
-
-    def pieces(self, *arguments: Any) -> Iterator[pa.Table]:
-        FewReads.reads += 1
-        if FewReads.reads > 30:
-            detail = "31 slices were read"
-            raise ValueError(detail)
-        return super().pieces(*arguments)
-
-
-@pytest.fixture
-def few_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FewReads, "reads", 0)
-    monkeypatch.setattr(time_slices, "TimeSlices", FewReads)
 
 
 @pytest.fixture
@@ -62,19 +34,15 @@ def test_a_second_is_complete_when_stored_usage_is_past_its_end_by_the_lateness(
     assert len(rolled.step()) == written
 
 
-def test_usage_that_comes_later_than_the_lateness_is_logged_and_left_out(
-    rolled: Rolled, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_usage_that_comes_when_its_second_is_written_already_is_left_out(rolled: Rolled) -> None:
     rolled.use(full(T0_MS, produced_bytes=1))
     rolled.use(full(T0_MS + LATENESS_MS + 999, produced_bytes=2))
     rolled.step()
     rolled.use(full(T0_MS, produced_bytes=4))
     rolled.use(full(FAR_MS, produced_bytes=8))
     assert sums(rolled.step()) == [(0, "u", 5), (LATENESS_MS, "u", 2)]
-    assert not messages_of(caplog, LOG)
     rolled.use(full(T0_MS, produced_bytes=16), full(T0_MS + 5_000, user="v"), full(FAR_MS + 2, produced_bytes=1))
     assert sums(rolled.step()) == [(0, "u", 5), (LATENESS_MS, "u", 2)]
-    assert messages_of(caplog, LOG) == ["2 rows came more than 60 s late and are not in the roll-up"]
 
 
 def test_trimmed_and_compacted_usage_changes_nothing(rolled: Rolled) -> None:
@@ -108,27 +76,12 @@ def test_a_missing_table_is_logged_and_raises_nothing(tmp_path: Path, caplog: py
     assert "the roll-up by second failed" in caplog.text
 
 
-@pytest.mark.usefixtures("few_reads")
-def test_an_event_of_1970_does_not_keep_the_roll_up_in_1970(rolled: Rolled, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_of_1970_does_not_keep_the_roll_up_in_1970(rolled: Rolled) -> None:
     rolled.use(full(5_000, produced_bytes=1), full(T0_MS, produced_bytes=2))
     rolled.use(full(FAR_MS, produced_bytes=4))
-    assert sums(rolled.step()) == [(0, "u", 2)]
+    assert sums(rolled.step()) == [(5_000 - T0_MS, "u", 1), (0, "u", 2)]
     assert rolled.roll_up.written_until_ms == FAR_MS - LATENESS_MS
-    assert caplog.messages == [
-        "usage of before 2023-11-07T22:23:20+00:00 is not in the roll-up: its rows are kept for 168 h"
-    ]
-    rolled.use(full(FAR_MS + 2 * LATENESS_MS, produced_bytes=8))
-    assert sums(rolled.step()) == [(0, "u", 2), (FAR_MS - T0_MS, "u", 4)]
-    assert len(caplog.messages) == 1
-
-
-@pytest.mark.usefixtures("few_reads")
-def test_a_roll_up_that_was_left_in_1970_comes_back_at_once(rolled: Rolled) -> None:
-    old = by_second([pa.Table.from_pylist([full(60_000, produced_bytes=1, request_count=1, cluster="c1")], ROW)])
-    rolled.writer.append(old, {"test:second": 120_000}, {})
-    rolled.use(full(T0_MS, produced_bytes=2))
-    rolled.use(full(FAR_MS, produced_bytes=4))
-    assert sums(rolled.step())[1:] == [(0, "u", 2)]
+    assert rolled.writer.version == 3, "a commit for each second with usage, besides creation and epoch"
 
 
 def test_a_sum_is_null_only_if_all_values_are_null(rolled: Rolled) -> None:
@@ -145,7 +98,7 @@ def test_a_sum_is_null_only_if_all_values_are_null(rolled: Rolled) -> None:
 
 BATCHES = st.lists(
     st.tuples(
-        st.integers(0, 4 * (LATENESS_MS + SLICE_MS)),
+        st.integers(0, 4 * (LATENESS_MS + BY_SECOND.step_ms)),
         st.lists(st.tuples(st.integers(0, LATENESS_MS), st.sampled_from("uvw"), st.integers(0, 9)), max_size=4),
         st.sampled_from(["wait", "step", "restart", "before", "after"]),
     ),
