@@ -14,7 +14,7 @@ from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import TARGET, Condition
-from pipeline.tables.queries import StoredTable
+from pipeline.tables.queries import StoredTable, rows_of
 from pipeline.tables.reading import TimeSlices, read_table
 from quota.engine import Scope
 from quota.errors import InvalidQuotas
@@ -133,7 +133,7 @@ def newest_start(root: str, settings: EngineSettings, before_ms: int) -> Start |
     buckets = of_sensors_with_parts(rows.filter(pc.field("batch_id") == batch_id)).select(BUCKETS_SCHEMA.names)
     hour_before: list[Condition] = [("evaluated_at_ms", ">=", at_ms - _LONGEST_MS), ("evaluated_at_ms", "<=", at_ms)]
     events = StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow)
-    last = events.last_of_each(TARGET, "publish_seq", hour_before, [("action", "=", "throttle")])
+    last = rows_of(events.last_of_each(TARGET, "publish_seq", hour_before, [("action", "=", "throttle")]))
     running = [row for row in last if row["evaluated_at_ms"] + row["throttle_time_ms"] > at_ms]
     return Start(at_ms, batch_id, buckets, pa.Table.from_pylist(running, arrow_schema(ThrottleEventRow)))
 

@@ -4,7 +4,7 @@ Only `kquota quotas sync` writes it. Its epoch is recorded under one app id for 
 called: two of them on the same tables are never both right.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,37 +36,22 @@ OF_A_CHANGE: Final = (*KEY, "old", "new", "bound", "kind", "demand", "cause", "b
 """The columns that are fields of a change, or of its key."""
 
 _KEYS: Final = ("cluster", *KEY)
-_COLUMNS: Final = ("cluster", "at_ms", *(name for name in OF_A_CHANGE if name != "demand"), "result")
 
 
 def newest_changes(table: StoredTable, cluster: str) -> list[Row]:
-    """The newest applied step of each key, and the newest of all if that is pending; in order, without demand."""
+    """The newest applied step of each key, and the newest of all if that is pending; in order."""
     where: list[Condition] = [("cluster", "=", cluster)]
-    newest = rows_of(table.newest_of_each(_KEYS, "seq", _COLUMNS, where))
-    rows = [*_newest_applied(table, where), *(row for row in newest if row["result"] == PENDING)]
-    return sorted(rows, key=lambda row: int(row["seq"]))
+    applied = table.last_of_each(_KEYS, "seq", [*where, ("result", "=", APPLIED)])
+    pending = table.last_of_each(_KEYS, "seq", where, [("result", "=", PENDING)])
+    return sorted([*rows_of(applied), *rows_of(pending)], key=lambda row: int(row["seq"]))
 
 
-def _newest_applied(table: StoredTable, where: Sequence[Condition]) -> list[Row]:
-    return rows_of(table.newest_of_each(_KEYS, "seq", _COLUMNS, [*where, ("result", "=", APPLIED)]))
-
-
-def demands(table: StoredTable, rows: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float | None]]:
-    """The column `demand` of rows of `broker_quotas`, by `seq`. It is read by itself: to sort by it takes a second."""
-    wanted = [row["seq"] for row in rows]
-    if not wanted:
-        return {}
-    found = table.rows(["seq", "demand"], [("seq", ">=", min(wanted)), ("seq", "<=", max(wanted))])
-    by_seq = {row["seq"]: row["demand"] for row in found}
-    return {seq: dict(by_seq[seq]) for seq in wanted if seq in by_seq}
-
-
-def change_of(row: Mapping[str, Any], demand: dict[str, float | None]) -> Change:
-    """The change that a row is a step of, with its demand."""
+def change_of(row: Mapping[str, Any]) -> Change:
+    """The change that a row is a step of."""
     key = EntryKey(*(row[name] for name in KEY))
     kind = None if row["kind"] is None else EntryKind(row["kind"])
     rest = {name: row[name] for name in OF_A_CHANGE if name not in {*KEY, "kind", "demand"}}
-    return Change(key=key, kind=kind, demand=demand, **rest)
+    return Change(key=key, kind=kind, demand=dict(row["demand"]), **rest)
 
 
 _APP_ID: Final = "broker-quotas"
@@ -128,12 +113,10 @@ def state_of(table: StoredTable, cluster: str) -> tuple[dict[EntryKey, Owned], l
 
     These are undecided, in order: their outcome at the brokers is not stored.
     """
-    rows = newest_changes(table, cluster)
-    demand = demands(table, [row for row in rows if row["result"] == PENDING])
     owned: dict[EntryKey, Owned] = {}
     undecided: list[Change] = []
-    for row in rows:
-        change = change_of(row, demand.get(row["seq"], {}))
+    for row in newest_changes(table, cluster):
+        change = change_of(row)
         if row["result"] == PENDING:
             undecided.append(change)
         elif (ours := change.owned(row["at_ms"])) is not None:
@@ -166,11 +149,9 @@ def trim_changes(uri: str, before_ms: int) -> int:
 
 def _needed(table: StoredTable) -> list[int]:
     """`seq` of each key's newest applied row, if it is owned, and of its newest row of all, if that is pending."""
-    keys = ["cluster", *KEY]
-    applied = table.newest_of_each(keys, "seq", ["kind"], [("result", "=", APPLIED)]).to_pylist()
-    newest = table.newest_of_each(keys, "seq", ["result"]).to_pylist()
-    owned = [row["seq"] for row in applied if row["kind"] is not None]
-    return owned + [row["seq"] for row in newest if row["result"] == PENDING]
+    owned = table.last_of_each(_KEYS, "seq", [("result", "=", APPLIED)], [("kind", "is not", None)])
+    pending = table.last_of_each(_KEYS, "seq", [], [("result", "=", PENDING)])
+    return [*owned["seq"].to_pylist(), *pending["seq"].to_pylist()]
 
 
 # What the brokers enforce for a client because `kquota quotas sync` wrote it.
@@ -197,21 +178,18 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
     """
     entities = {entity_at(level, user, client_id) for level in Level if client_id or level not in _NAMED_CLIENT}
     users, client_ids = (sorted(set(names)) for names in zip(*entities, strict=True))
-    where: list[Condition] = [("user", "in", users), ("client_id", "in", client_ids)]
+    applied: list[Condition] = [("user", "in", users), ("client_id", "in", client_ids), ("result", "=", APPLIED)]
     try:
         table = StoredTable(table_uri(root, NAME))
     except TableMissing:
         return []
-    rows = [row for row in _newest_applied(table, where) if (row["user"], row["client_id"]) in entities]
-    rows = [row for row in rows if row["kind"] is not None]
-    if not rows:
-        return []
+    found = rows_of(table.last_of_each(_KEYS, "seq", applied, [("kind", "is not", None)]))
+    rows = [row for row in found if (row["user"], row["client_id"]) in entities]
     # Of each type the most specific level comes last, and of a level the newest row.
     rows.sort(key=lambda row: (-level_of(row["user"], row["client_id"]), row["seq"]))
     best = {row["quota_type"]: row for row in rows}
     wanted = [best[name] for name in quota_types if name in best]
-    demand = demands(table, wanted)
-    return [Enforced(change_of(row, demand.get(row["seq"], {})), row["at_ms"], row["cluster"]) for row in wanted]
+    return [Enforced(change_of(row), row["at_ms"], row["cluster"]) for row in wanted]
 
 
 # The lock of a sync, next to the tables.

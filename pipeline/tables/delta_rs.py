@@ -77,10 +77,14 @@ class DeltaRsWriter:
     def newest_instant(self) -> port.Instant | None:
         return StoredTable(self.uri).newest_instant()
 
-    def newest_of_each(
-        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[port.Condition] = ()
+    def last_of_each(
+        self,
+        keys: Sequence[str],
+        order: str,
+        among: Sequence[port.Condition] = (),
+        where: Sequence[port.Condition] = (),
     ) -> pa.Table:
-        return StoredTable(self.uri).newest_of_each(keys, order, columns, where)
+        return StoredTable(self.uri).last_of_each(keys, order, among, where)
 
     @property
     def version(self) -> int:

@@ -120,13 +120,16 @@ class TableReader(Protocol):
     def newest_instant(self) -> Instant | None:
         """The newest `evaluated_at_ms` of a row, with its epoch; None without rows. Reads next to no rows."""
 
-    def newest_of_each(
-        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
+    def last_of_each(
+        self, keys: Sequence[str], order: str, among: Sequence[Condition] = (), where: Sequence[Condition] = ()
     ) -> "pa.Table":
-        """For each combination of keys the row with the largest `order`: `order`, then `columns`.
+        """Of each combination of keys the row with the largest `order`, with all columns.
 
-        Keys are columns, or those of `TARGET`; null is a value as any other.
-        `order` is an INT64 column that no two rows of a combination share. Only what is returned is held in memory.
+        Args:
+            keys: Columns, or those of `TARGET`; null is a value as any other.
+            order: An INT64 column; no two rows have the same value.
+            among: Conditions on the rows of which the last one counts.
+            where: Conditions on the row that was found: it is left out if it does not meet them.
         """
 
 

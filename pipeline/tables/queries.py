@@ -117,24 +117,13 @@ class StoredTable:
             newest_ms = newest_ms if later is None else later
         return Instant(epoch, newest_ms)
 
-    def newest_of_each(
-        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
-    ) -> pa.Table:
-        """For each combination of `key_list`, `order` and these columns of the row with the largest `order`."""
-        last = ", ".join(f"last_value({_name(name)} ORDER BY {_name(order)}) AS {_name(name)}" for name in columns)
-        found = f"max({_name(order)}) AS {_name(order)}, {last}"
-        return self.answer(f"SELECT {found} FROM source{_where(where)} GROUP BY {key_list(keys)}")  # noqa: S608 - quoted by us
-
     def last_of_each(
-        self, keys: Sequence[str], order: str, among: Sequence[Condition], where: Sequence[Condition]
-    ) -> list[Row]:
-        """Of each combination of `key_list` the row with the largest `order` among some rows, with all columns.
-
-        * `order`: An INT64 column; no two rows have the same value.
-        * `where`: Conditions on the row that was found; at least one. Rows that do not meet them are left out.
-        """
+        self, keys: Sequence[str], order: str, among: Sequence[Condition] = (), where: Sequence[Condition] = ()
+    ) -> pa.Table:
+        """See `TableReader`."""
         last = f"SELECT max({_name(order)}) FROM source{_where(among)} GROUP BY {key_list(keys)}"  # noqa: S608 - quoted by us
-        return rows_of(self.answer(f"{_rows_where(self.columns, [*among, *where])} AND {_name(order)} IN ({last})"))
+        conditions = " AND ".join([f"{_name(order)} IN ({last})", *map(_predicate, [*among, *where])])
+        return self.answer(f"SELECT {column_list(self.columns)} FROM source WHERE {conditions}")  # noqa: S608 - quoted by us
 
     def newest(self, order: Sequence[str], where: Sequence[Condition] = ()) -> Row | None:
         """The row that is last in the order of these INT64 columns, with all columns; None if no row fits.

@@ -117,40 +117,20 @@ def _widen(spans: dict[int, tuple[int, int]], time_epoch: int, first_ms: int, la
 
 # The throttles that may still run: the last row of each target in `throttle_events`, if it is not a release.
 
-_NO_ROWS: Final[list[Condition]] = [("publish_seq", "<", 0)]
+_NEVER: Final = 2**62
 
 
-def last_throttles(events: TableReader, since_ms: int) -> pa.Table:
+def last_throttles(events: TableReader, since_ms: int, where: Sequence[Condition] = ()) -> pa.Table:
     """The last row of each target, if it is a throttle that ends at `since_ms` (wall clock) or later; in no order.
 
-    Only the columns that are needed are read, and only the files from the first such throttle on.
+    `where` are further conditions on the rows that are found. Only the files from the first such throttle on are read.
     """
-    running = _running(events, since_ms)
-    if not len(running):
-        return events.read(None, _NO_ROWS)
-    ends = pc.min_max(running)
-    publish_seqs: list[Condition] = [
-        ("publish_seq", ">=", ends["min"].as_py()),
-        ("publish_seq", "<=", ends["max"].as_py()),
-    ]
-    running_on: list[Condition] = [("throttled_until_ms", ">=", since_ms), ("action", "=", "throttle")]
-    rows = events.read(None, [*publish_seqs, *running_on])
-    return rows.filter(pc.is_in(rows["publish_seq"], value_set=running.combine_chunks()))
-
-
-def _running(events: TableReader, since_ms: int) -> pa.ChunkedArray:
-    candidates = events.read(["publish_seq"], [("throttled_until_ms", ">=", since_ms)])["publish_seq"]
-    if not len(candidates):
-        return candidates
-    # The release of a target may end before the throttle that it ends. So from the first candidate on all rows count,
-    # whatever their end.
-    later: Condition = ("publish_seq", ">=", pc.min(candidates).as_py())
-    last = events.newest_of_each(TARGET, "publish_seq", ["action", "throttled_until_ms"], [later])
-    runs = pc.and_(
-        pc.equal(last["action"], "throttle"),
-        pc.greater_equal(last["throttled_until_ms"], since_ms),
-    )
-    return last["publish_seq"].filter(runs)
+    runs: list[Condition] = [("throttled_until_ms", ">=", since_ms), ("action", "=", "throttle")]
+    # The release of a target may end before the throttle that it ends. So from the first throttle that could run on,
+    # the last row of each target counts, whatever its end.
+    candidates = events.read(["publish_seq"], runs)["publish_seq"]
+    first = pc.min(candidates).as_py() if len(candidates) else _NEVER
+    return events.last_of_each(TARGET, "publish_seq", [("publish_seq", ">=", first)], [*runs, *where])
 
 
 # The clients that use the cluster now, read from the `usage` table.

@@ -13,10 +13,11 @@ from pipeline.command_line import command_text
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.address import table_uri
 from pipeline.tables.port import TARGET, Condition
-from pipeline.tables.queries import StoredTable, key_list, predicates
+from pipeline.tables.queries import StoredTable, key_list, predicates, rows_of
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.reading import last_throttles
 from quota.effective import resolved
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from quota.throttle_time import SOON, TIMES_SOON
@@ -240,14 +241,10 @@ class Wanted:
     quota_type: str | None = None
     since_ms: int | None = None
 
-    def of_names(self) -> list[Condition]:
-        """The conditions on names that hold for all records of a target, or for none."""
-        names = (("user", self.user), ("client_id", self.client_id if self.user is None else None))
-        return [(column, "=", name) for column, name in names if name is not None]
-
     def conditions(self) -> list[Condition]:
         """All conditions."""
-        found = self.of_names() if self.client_id is None else named(self.user, self.client_id, holds=True)
+        of_user: list[Condition] = [] if self.user is None else [("user", "=", self.user)]
+        found = of_user if self.client_id is None else named(self.user, self.client_id, holds=True)
         if self.quota_type is not None:
             found.append(("quota_type", "=", self.quota_type))
         if self.since_ms is not None:
@@ -264,14 +261,7 @@ def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms:
     A throttle shorter than `min_hold_ms` from its first record to its end is left out, see `counts`.
     """
     events = StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow)
-    # As `last_throttles` for the job: the release of a target may end before the throttle that it ends. So from the
-    # first throttle that could run on, the last record of each target counts, whatever its end.
-    first = events.smallest("publish_seq", [("throttled_until_ms", ">", now_ms), *wanted.of_names()])
-    if first is None:
-        return []
-    later: Condition = ("publish_seq", ">=", first)
-    runs: list[Condition] = [("action", "=", "throttle"), ("throttled_until_ms", ">", now_ms)]
-    rows = events.last_of_each(TARGET, "publish_seq", [later, *wanted.of_names()], [*runs, *wanted.conditions()])
+    rows = rows_of(last_throttles(events, now_ms + 1, wanted.conditions()))
     held = [row for row in rows if counts(_since_ms(events, row, min_hold_ms), row["throttled_until_ms"], min_hold_ms)]
     return sorted(held, key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]))
 

@@ -85,15 +85,14 @@ class MemoryWriter:
         rows = self._table.rows.filter(pq.filters_to_expression(list(where))) if where else self._table.rows
         return rows if columns is None else rows.select(list(columns))
 
-    def newest_of_each(
-        self, keys: Sequence[str], order: str, columns: Sequence[str], where: Sequence[Condition] = ()
+    def last_of_each(
+        self, keys: Sequence[str], order: str, among: Sequence[Condition] = (), where: Sequence[Condition] = ()
     ) -> pa.Table:
-        rows = self.read(None, where)
-        newest = {}
-        for row in rows.sort_by(order).to_pylist():
+        last: dict[tuple[object, ...], int] = {}
+        for row in self.read(None, among).sort_by(order).to_pylist():
             values = row | {HELD_TYPE: row.get("quota_type") if row["client_id"] is None else None}
-            newest[tuple(values[key] for key in keys)] = row
-        return pa.Table.from_pylist(list(newest.values()), rows.schema).select([order, *columns])
+            last[tuple(values[key] for key in keys)] = row[order]
+        return self.read(None, [*where, (order, "in", list(last.values()))])
 
     def newest_value(self, column: str) -> int | None:
         newest: int | None = pc.max(self._table.rows[column]).as_py()

@@ -165,9 +165,7 @@ DEFECTS: Final = (
     Defect(
         "throttles that were released are taken up at a start",
         "last_throttles",
-        "lambda original, table, since_ms: table.newest_of_each(['broker_id', 'user', 'client_id'], 'publish_seq',"
-        " [name for name in original(table, since_ms).column_names if name not in"
-        " ('broker_id', 'user', 'client_id', 'publish_seq')])",
+        ("[*runs, *where]", "[*where]"),
         "tests/pipeline/tables/test_reading.py",
     ),
     Defect(

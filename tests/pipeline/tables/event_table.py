@@ -1,6 +1,5 @@
 """A table `throttle_events` that tests fill with records, and the outbox that reads it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +8,9 @@ import pyarrow as pa
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.port import Condition
 from pipeline.throttle.publisher import Outbox
 from schemas.arrow import arrow_schema, conform
 from schemas.throttle_record import ThrottleEventRow
-
-
-class ReadingWriter(DeltaRsWriter):
-    """Notes how many rows with all columns each read returns."""
-
-    whole_rows = 0
-
-    def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        rows = super().read(columns, where)
-        self.whole_rows += rows.num_rows if columns is None else 0
-        return rows
 
 
 class EventTable:
@@ -32,7 +19,7 @@ class EventTable:
     def __init__(self, root: Path, epoch: int = 1) -> None:
         self.root = str(root)
         create_missing(self.root, [TABLES["throttle_events"]])
-        self.table = ReadingWriter(table_uri(self.root, "throttle_events"), "job")
+        self.table = DeltaRsWriter(table_uri(self.root, "throttle_events"), "job")
         self.table.raise_epoch(epoch)
         self.outbox = Outbox(self.table, "job")
         self.seq = 0

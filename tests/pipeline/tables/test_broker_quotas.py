@@ -13,8 +13,6 @@ from pipeline.tables.broker_quotas import (
     NOT_APPLIED,
     PENDING,
     BrokerQuotasTable,
-    demands,
-    newest_changes,
     trim_changes,
 )
 from pipeline.tables.layout import TABLES, create_missing
@@ -116,11 +114,3 @@ def test_old_rows_are_deleted_but_not_those_that_say_what_is_owned(table: Broker
     assert trim_changes(uri, T_MS + 2 * DAY_MS) == 0
     table.append([(change("c"), APPLIED)], T_MS + 3 * DAY_MS)
     assert trim_changes(uri, T_MS + 2 * DAY_MS) == 1
-
-
-def test_the_demand_of_rows_is_read_by_their_place(table: BrokerQuotasTable, root: str) -> None:
-    table.append([(change("a", demand={}), APPLIED), (change("b"), APPLIED)], T_MS)
-    reader = StoredTable(table_uri(root, NAME))
-    found = [row for row in newest_changes(reader, "c1") if row["user"] == "b"]
-    assert demands(reader, found) == {1: {"1": None, "2": 2.5}}
-    assert demands(reader, []) == {}

@@ -70,15 +70,6 @@ def test_the_newest_row_that_fits_is_found_however_old_it_is(events: EventTable,
     assert rows(events).newest(["evaluated_at_ms"], [("client_id", "=", "c")]) is None
 
 
-def test_of_each_client_the_last_row_counts_and_only_if_it_meets_the_conditions(events: EventTable) -> None:
-    events.write(("a", "throttle", T0_MS, 1), ("b", "throttle", T0_MS, 1), ("a", "release", T0_MS, 0))
-    throttles = [("action", "=", "throttle")]
-    found = rows(events).last_of_each(["client_id"], "publish_seq", [], throttles)
-    assert [row["client_id"] for row in found] == ["b"]
-    found = rows(events).last_of_each(["client_id"], "publish_seq", [("publish_seq", "<", 1)], throttles)
-    assert [row["client_id"] for row in found] == ["a"]
-
-
 def test_a_table_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(TableMissing):
         StoredTable(str(tmp_path / "nothing"))

@@ -108,24 +108,6 @@ def test_an_early_release_of_a_long_throttle_counts_long_before_its_end(events: 
     assert listed(events, T0_MS + 2 * DAY_MS) == ["b", "c"]
 
 
-def test_only_the_rows_of_running_throttles_are_read_with_all_columns(events: EventTable) -> None:
-    for start in range(0, 40, 10):
-        for client in range(start, start + 10):
-            at_ms = T0_MS + client * 1_000
-            events.write((f"{client}", "throttle", at_ms, 500), (f"{client}", "release", at_ms + 500, 0))
-    events.write(("a", "throttle", T0_MS + 50_000, 500), ("b", "throttle", T0_MS + 50_000, 500))
-    assert events.running() == (81, ["a", "b"])
-    assert events.table.whole_rows == 2
-
-
-def test_of_clients_that_are_not_asked_for_no_whole_row_is_read(events: EventTable) -> None:
-    events.write(("a", "throttle", T0_MS, 500), ("b", "throttle", T0_MS, 500), ("c", "throttle", T0_MS, 500))
-    events.write(("a", "throttle", T0_MS + 100, 900))
-    found = last_throttles(events.table, T0_MS, [("client_id", "in", ("a", "b"))])
-    assert sorted(found["client_id"].to_pylist()) == ["a", "b"]
-    assert events.table.whole_rows == 2, "the row of c is between them"
-
-
 def test_the_newest_records_are_read_without_the_older_ones(events: EventTable) -> None:
     for number in range(5):
         events.write((f"{number}", "throttle", T0_MS + number, 500))

@@ -18,7 +18,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.opening import open_table
-from pipeline.tables.port import TableUnwritable, TableWriter
+from pipeline.tables.port import Condition, TableUnwritable, TableWriter
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter
@@ -241,16 +241,18 @@ def test_only_rows_that_meet_all_conditions_are_read(writer: TableWriter) -> Non
     assert sorted(writer.read(["user"], [("user", "in", ["alice", "bob"])])["user"].to_pylist()) == ["alice", "bob"]
 
 
-def test_the_newest_row_of_each_client_is_read(writer: TableWriter) -> None:
-    for batch_id, users in enumerate([("alice", "bob"), ("alice",), ("carol",)]):
+def test_of_each_client_the_last_row_counts_and_only_if_it_meets_the_conditions(writer: TableWriter) -> None:
+    for batch_id, users in enumerate([("alice",), ("bob",), ("alice",), ("carol",)]):
         writer.append(usage(*users, batch_id=batch_id), {"q1": batch_id}, {})
-    newest = writer.newest_of_each(["user", "client_id"], "batch_id", ["user", "quota_version"])
-    assert newest.column_names == ["batch_id", "user", "quota_version"]
-    rows = sorted(newest.to_pylist(), key=lambda row: str(row["user"]))
-    assert [(row["user"], row["batch_id"]) for row in rows] == [("alice", 1), ("bob", 0), ("carol", 2)]
-    older = writer.newest_of_each(["user"], "batch_id", ["user"], [("batch_id", "<", 1)])
-    assert sorted(older["user"].to_pylist()) == ["alice", "bob"]
-    assert writer.newest_of_each(["user"], "batch_id", ["user"], [("batch_id", "<", 0)]).num_rows == 0
+
+    def last(*conditions: list[Condition]) -> list[tuple[str, int]]:
+        found = writer.last_of_each(["user", "client_id"], "batch_id", *conditions)
+        return sorted((row["user"], row["batch_id"]) for row in found.to_pylist())
+
+    assert last() == [("alice", 2), ("bob", 1), ("carol", 3)]
+    assert last([("batch_id", "<", 2)]) == [("alice", 0), ("bob", 1)]
+    assert last([], [("batch_id", "<", 2)]) == [("bob", 1)]
+    assert last([("batch_id", "<", 0)]) == []
 
 
 def test_the_newest_value_of_a_column_is_known_without_a_read(writer: TableWriter) -> None:
