@@ -20,7 +20,6 @@ from pipeline.errors import PipelineError, TableMissing
 from pipeline.replay.story import on_brokers_line, on_brokers_row
 from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import enforced_for
-from pipeline.tables.opening import oldest_in
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import StoredTable, column_list, predicates
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
@@ -375,7 +374,7 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str],
         "client_id": client_id,
         "since_ms": span.since_ms,
         "until_ms": span.until_ms,
-        "known_since_ms": oldest_in(reader.opened("batches"), "evaluated_at_ms"),
+        "known_since_ms": StoredTable(reader.opened("batches")).oldest_value("evaluated_at_ms"),
         "step_ms": span.bin_ms,
         **series,
         **bounds,

@@ -15,8 +15,8 @@ from pipeline.replay.story import told
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES
-from pipeline.tables.opening import newest_value, open_table, reading
-from pipeline.tables.queries import Row
+from pipeline.tables.opening import open_table, reading
+from pipeline.tables.queries import Row, newest_value
 from pipeline.tables.quotas.edit import alter_command
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
 from pipeline.tables.quotas.table import QuotaTable

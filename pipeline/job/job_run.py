@@ -49,9 +49,8 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import claim_tables
 from pipeline.tables.object_store import has_scheme
-from pipeline.tables.opening import newest_value
-from pipeline.tables.port import TableWriter, noting
-from pipeline.tables.queries import StoredTable
+from pipeline.tables.port import TableWriter
+from pipeline.tables.queries import StoredTable, newest_value
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.upkeep import clean, log_failures, merge, trim
@@ -419,8 +418,8 @@ class JobRun:
         self._listeners.report(report)
 
     def _open_writer(self, name: str) -> TableWriter:
-        writer = DeltaRsWriter(table_uri(self._settings.tables.root, name), self._settings.job)
-        return noting(writer, partial(self._listeners.committed, name))
+        uri = table_uri(self._settings.tables.root, name)
+        return DeltaRsWriter(uri, self._settings.job, partial(self._listeners.committed, name))
 
     def _starting_offsets(self, recovered: Recovered, checkpoint: Checkpoint | None, spans: Mapping[str, Span]) -> str:
         """Where a new checkpoint begins. One that is there must fit the tables and find the messages it wants."""

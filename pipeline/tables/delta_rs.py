@@ -7,7 +7,7 @@ delta-rs refuses our commit; the handle is refreshed and the comparison made aga
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 import pyarrow as pa
@@ -56,11 +56,14 @@ class DeltaRsWriter:
     """A `TableWriter` that keeps a handle to the table. It holds its lock during a whole append.
 
     Reads use a handle of their own, so a long read does not delay an append.
+
+    * `noted`: Called after each append with rows and each `replace`. It must be quick and must not raise.
     """
 
-    def __init__(self, uri: str, job: str) -> None:
+    def __init__(self, uri: str, job: str, noted: Callable[[], None] = lambda: None) -> None:
         self.uri = uri
         self._job = job
+        self._noted = noted
         self._epoch: int | None = None
         self._lock = threading.Lock()
         self._handle = open_table(uri)
@@ -201,4 +204,6 @@ class DeltaRsWriter:
         checkpoint_if_due(table)  # maintenance cleans the log, outside of the decision path
         self._trusted_until = time.monotonic() + _TRUSTED_SECONDS
         self._recorded |= versions
+        if rows.num_rows or mode == "overwrite":
+            self._noted()
         return True

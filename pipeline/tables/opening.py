@@ -1,20 +1,19 @@
-"""Opens a Delta table, and reads the newest and oldest values from its log.
+"""Opens a Delta table.
 
 A table that is missing, one that cannot be read and one that a power loss has damaged are different errors.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pydantic import BaseModel
 
-from pipeline.errors import TableMissing, first_line
+from pipeline.errors import first_line
 from pipeline.tables.address import creating_elsewhere, table_missing
 from pipeline.tables.log_files import LogFiles
 from pipeline.tables.object_store import delta_rs_options
@@ -133,37 +132,3 @@ class FollowedTable:
     def _open(self) -> None:
         self._handle = open_table(self.uri)
         self._opened_version = self._handle.version()
-
-
-# The newest and the oldest value of an INT64 column with statistics, from the Delta log. No data file is opened.
-
-
-def newest_value(uri: str, column: str) -> int | None:
-    """The largest value of a column; None if the table has no rows or is missing."""
-    try:
-        return newest_in(open_table(uri), column)
-    except TableMissing:
-        return None
-
-
-def newest_in(table: DeltaTable, column: str) -> int | None:
-    """The largest value of a column; None without rows."""
-    return _extreme(table, f"max.{column}", max)
-
-
-def oldest_in(table: DeltaTable, column: str) -> int | None:
-    """The smallest value of a column; None without rows."""
-    return _extreme(table, f"min.{column}", min)
-
-
-def file_statistics(table: DeltaTable) -> pa.Table:
-    """One row per data file: `num_records`, and `min.x` and `max.x` for each column x that has statistics."""
-    return pa.table(table.get_add_actions(flatten=True))
-
-
-def _extreme(table: DeltaTable, statistic: str, choose: Callable[[Iterable[int]], int]) -> int | None:
-    files = file_statistics(table)
-    if statistic not in files.column_names:
-        return None
-    values = [value for value in files[statistic].to_pylist() if value is not None]
-    return choose(values) if values else None

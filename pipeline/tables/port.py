@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from pipeline.errors import Conflict, PipelineError, Refused
 from pipeline.tables.address import creating_elsewhere, full_address, looking_at
@@ -256,30 +256,3 @@ def _fenced(table: str, epoch: int, recorded_epoch: int | None) -> Conflict:
         f"another driver writes {table}: epoch {recorded_epoch} is recorded, this driver has {epoch}",
         "stop one of the two drivers; the one that started last keeps running",
     )
-
-
-class _NotedWriter:
-    def __init__(self, writer: TableWriter, noted: Callable[[], None]) -> None:
-        self._writer = writer
-        self._noted = noted
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
-
-    def append(self, rows: "pa.Table", versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        has_written = self._writer.append(rows, versions, metadata)
-        if has_written and rows.num_rows:
-            self._noted()
-        return has_written
-
-    def replace(self, rows: "pa.Table", metadata: Mapping[str, str]) -> None:
-        self._writer.replace(rows, metadata)
-        self._noted()
-
-
-def noting(writer: TableWriter, noted: Callable[[], None]) -> TableWriter:
-    """The writer, which calls a function after each append with rows and each `replace`.
-
-    The function must be quick and must not raise.
-    """
-    return cast("TableWriter", _NotedWriter(writer, noted))

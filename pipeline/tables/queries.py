@@ -4,7 +4,7 @@ The engine reads only the columns and files it needs, and holds no whole table. 
 come in no order: who needs one says ORDER BY.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
@@ -14,13 +14,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pydantic import BaseModel
 
+from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
 from pipeline.tables.opening import (
     columns_of_others,
-    file_statistics,
     local_path,
-    newest_in,
-    oldest_in,
     open_table,
     unreadable,
 )
@@ -91,19 +89,19 @@ class StoredTable:
         return self._figure(f"max({_name(column)})", where)
 
     def newest_value(self, column: str) -> int | None:
-        """The largest value of a column, from the log."""
-        return newest_in(self._table, column)
+        """The largest value of an INT64 column with statistics, from the log; None without rows."""
+        return self._extreme(f"max.{column}", max)
 
     def oldest_value(self, column: str) -> int | None:
-        """The smallest value of a column, from the log."""
-        return oldest_in(self._table, column)
+        """The smallest value of such a column; otherwise as `newest_value`."""
+        return self._extreme(f"min.{column}", min)
 
     def newest_instant(self) -> Instant | None:
         """The newest instant that a row was evaluated at; None without rows.
 
         It is in the statistics of two columns. Only files with rows of several epochs are opened.
         """
-        files = file_statistics(self._table)
+        files = self.file_statistics()
         names = ("min.time_epoch", "max.time_epoch", "max.evaluated_at_ms")
         if names[1] not in files.column_names:
             return None  # no file has a row
@@ -141,8 +139,8 @@ class StoredTable:
         return None
 
     def file_statistics(self) -> pa.Table:
-        """One row per data file, see `opening.file_statistics`."""
-        return file_statistics(self._table)
+        """One row per data file: `num_records`, and `min.x` and `max.x` for each column x that has statistics."""
+        return pa.table(self._table.get_add_actions(flatten=True))
 
     def answer(self, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({})) -> pa.Table:
         """The answer to a query over `source`, this table, and others by their names; in this table's types."""
@@ -167,6 +165,11 @@ class StoredTable:
         # The engine has types of its own for texts and bytes, which hold on to whole pages of a file.
         types = pa.schema(self._table.schema())
         return found.cast(pa.schema([_stored(field, types) for field in found.schema]))
+
+    def _extreme(self, statistic: str, choose: Callable[[list[int]], int]) -> int | None:
+        files = self.file_statistics()
+        values = files[statistic].drop_null().to_pylist() if statistic in files.column_names else []
+        return choose(values) if values else None
 
     def _figure(self, figure: str, where: Sequence[Condition]) -> int | None:
         found = self.answer(f"SELECT {figure} AS n FROM source{_where(where)}")  # noqa: S608 - quoted by us
@@ -241,6 +244,14 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     # By pyarrow an instant would need the machine's time zone database, to know UTC.
     values = column.cast(pa.int64()).to_pylist()
     return [None if instant is None else _EPOCH + timedelta(microseconds=instant) for instant in values]
+
+
+def newest_value(uri: str, column: str) -> int | None:
+    """See `StoredTable.newest_value`; None if the table is missing, too."""
+    try:
+        return StoredTable(uri).newest_value(column)
+    except TableMissing:
+        return None
 
 
 # The newest rows of a table that the job writes, and the newest row of `batches`.

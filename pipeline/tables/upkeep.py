@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from pipeline.errors import PipelineError, first_line
 from pipeline.tables.address import table_uri
 from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk, writing
-from pipeline.tables.opening import file_statistics, open_table
+from pipeline.tables.opening import open_table
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.table_features import refuse_unwritable
@@ -58,7 +58,7 @@ def compact(uri: str, many_files: int = MANY_FILES) -> bool:
     """Merge small files, below 16 MB, if the table has more than `many_files` of them. Returns True if it did."""
 
     def optimize(table: DeltaTable) -> bool:
-        sizes_bytes = file_statistics(table).column("size_bytes").to_pylist()
+        sizes_bytes = StoredTable(table).file_statistics()["size_bytes"].to_pylist()
         is_due = sum(1 for size_bytes in sizes_bytes if size_bytes < _MERGED_BYTES // 2) > many_files
         if is_due:
             table.optimize.compact(
@@ -134,7 +134,7 @@ def sort_day(uri: str, many_files: int = _FILES_OF_A_DAY, quiet_ms: int = _QUIET
 
 
 def _due(table: DeltaTable, many_files: int, quiet_ms: int) -> str | None:
-    files = pa.table(file_statistics(table))
+    files = StoredTable(table).file_statistics()
     if not files.num_rows:
         return None
     added_ms = files["modification_time"].cast(pa.int64()).to_pylist()

@@ -41,7 +41,7 @@ from pipeline.stream.usage_columns import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, Coll
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.port import TableWriter, noting
+from pipeline.tables.port import TableWriter
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
@@ -312,8 +312,8 @@ class HandJob:
 
     def _open_writer(self, name: str) -> TableWriter:
         if self._stored is None:
-            writer = DeltaRsWriter(table_uri(self.settings.tables.root, name), JOB)
-            return noting(writer, partial(self.listeners.committed, name))
+            uri = table_uri(self.settings.tables.root, name)
+            return DeltaRsWriter(uri, JOB, partial(self.listeners.committed, name))
         if name == "rates":  # only its newest rows are asked for, by readers of tables
             create_missing(self.settings.tables.root, [TABLES[name]])
             return DeltaRsWriter(table_uri(self.settings.tables.root, name), JOB)

@@ -14,8 +14,9 @@ from pipeline.settings.model import StoreSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing, owner_of
 from pipeline.tables.object_store import reach_with
-from pipeline.tables.opening import newest_value, oldest_in, open_table
+from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableUnreadable
+from pipeline.tables.queries import StoredTable, newest_value
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.history import origin_of, version_at, versions
 from pipeline.tables.quotas.source import newest_valid
@@ -140,11 +141,11 @@ def test_the_newest_and_the_oldest_of_all_files_is_found_without_opening_them(tm
     for file in (tmp_path / "t").glob("*.parquet"):
         file.unlink()
     assert newest_value(str(tmp_path / "t"), "at_ms") == 90
-    assert oldest_in(open_table(str(tmp_path / "t")), "at_ms") == 4
+    assert StoredTable(str(tmp_path / "t")).oldest_value("at_ms") == 4
 
 
 def test_without_rows_or_without_a_table_there_is_no_value(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "t", pa.table({"at_ms": pa.array([], pa.int64())}))
     assert newest_value(str(tmp_path / "t"), "at_ms") is None
-    assert oldest_in(open_table(str(tmp_path / "t")), "at_ms") is None
+    assert StoredTable(str(tmp_path / "t")).oldest_value("at_ms") is None
     assert newest_value(str(tmp_path / "nowhere"), "at_ms") is None
