@@ -5,14 +5,14 @@ error that a commit gets which another one came before.
 """
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from shlex import quote
 from typing import Final
 
 from deltalake import DeltaTable
 
 from pipeline.command_line import command_text
 from pipeline.errors import Conflict
-from pipeline.tables.address import QUOTAS, full_address, is_local
+from pipeline.tables.address import QUOTAS, creating, full_address, is_local
 from pipeline.tables.log_files import LogFiles
 
 FIT: Final = frozenset(
@@ -66,13 +66,11 @@ def without_features(uri: str, features: Iterable[str]) -> str:
     named = set(features)
     if named <= {*_DROPPABLE}:
         return altering(uri, [f"DROP FEATURE {one}" for one in _DROPPABLE if one in named])
-    log = LogFiles.of(uri)
-    if log is None:
-        return f"move the commits from the one on that added them out of {uri}/_delta_log; Spark drops no such feature"
-    version = _added_in(log, named)
-    if version is None:
-        return log.going_back(0)
-    return f"{_described(log, version)} added them; {log.going_back(version)}"
+    place = full_address(uri)
+    aside = f"mv {quote(place)} {quote(place + '.altered')}" if is_local(uri) else f"move {place} to another place"
+    export = "export the quotas, " if uri.endswith(f"/{QUOTAS}") else ""
+    how = f"stop the job, {export}move the table away and create it anew: {aside} && {creating(uri)}"
+    return f"Spark drops no such feature; {how}"
 
 
 def altering(uri: str, changes: Iterable[str]) -> str:
@@ -85,22 +83,3 @@ def altering(uri: str, changes: Iterable[str]) -> str:
     commands = " && ".join(command_text("quotas", "sql", one, "--tables", root) for one in statements)
     # Spark and delta-rs may overwrite each other's commits on a local disk; the quotas have a lock.
     return commands if name == QUOTAS else f"while no job runs: {commands}"
-
-
-def _added_in(log: LogFiles, features: set[str]) -> int | None:
-    """The version since which a table has one of the features; None if its log does not go back so far."""
-    since = None
-    for version in log.commits:
-        for protocol in log.protocols(version):
-            has_one = bool(features & {*(protocol.get("writerFeatures") or ())})
-            since = (version if since is None else since) if has_one else None
-    return since
-
-
-def _described(log: LogFiles, version: int) -> str:
-    found = [one["commitInfo"] for one in log.actions(version) if "commitInfo" in one]
-    if not found:
-        return f"version {version}"
-    at = datetime.fromtimestamp(found[0].get("timestamp", 0) / 1000, UTC)
-    who = f"{found[0].get('operation')} by {found[0].get('engineInfo')}"
-    return f"version {version} ({who}, {at:%Y-%m-%d %H:%M} UTC)"
