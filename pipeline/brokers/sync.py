@@ -8,12 +8,10 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from pipeline.brokers.changes import ChangeWriter, ClusterQuotas, Written
 from pipeline.clock import Clock
 from pipeline.tables.broker_quotas import BrokerQuotasTable
-from pipeline.tables.opening import FollowedTable, reading
 from pipeline.tables.port import Condition, Instant
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource, Scope
@@ -120,7 +118,7 @@ class UsageFollower:
     """The new rows of the table, each time it is asked; the first begin `first_ms` before the newest evaluation."""
 
     def __init__(self, uri: str, first_ms: int) -> None:
-        self._table = FollowedTable(uri)
+        self._uri = uri
         self._first_ms = first_ms
         self._read_version: int | None = None
         self._newest: Instant | None = None
@@ -134,17 +132,16 @@ class UsageFollower:
         return 0 if self._newest is None else self._newest.evaluated_at_ms
 
     def new_rows(self) -> pa.Table | None:
-        """The rows since the last call, with `COLUMNS`, in no order; None if there are none. 1 ms without a commit."""
-        table = self._table.look()
-        if table.version() == self._read_version:
+        """The rows since the last call, with `COLUMNS`, in no order; None if there are none."""
+        table = StoredTable(self._uri)
+        if table.version == self._read_version:
             return None
         rows = self._rows_after(table)
-        self._read_version = table.version()
+        self._read_version = table.version
         return rows
 
-    def _rows_after(self, table: DeltaTable) -> pa.Table | None:
-        with reading(self._table.uri):
-            newest = StoredTable(table).newest_instant()
+    def _rows_after(self, table: StoredTable) -> pa.Table | None:
+        newest = table.newest_instant()
         if newest is None:
             return None
         known = self._newest
@@ -152,7 +149,7 @@ class UsageFollower:
         since_ms = newest.evaluated_at_ms - self._first_ms if begins or known is None else known.evaluated_at_ms
         day = datetime.fromtimestamp(since_ms / 1000, UTC).date()
         where: list[Condition] = [("date", ">=", day), (_TIME, ">=", since_ms), ("time_epoch", "=", newest.time_epoch)]
-        rows = StoredTable(table).read((*COLUMNS, *_BATCH, _TIME), where)
+        rows = table.read((*COLUMNS, *_BATCH, _TIME), where)
         if not begins:
             rows = rows.filter(pa.array([batch not in self._seen_batches for batch in _batches_of(rows)], pa.bool_()))
         self.has_begun_anew, self._newest = begins, newest

@@ -90,11 +90,6 @@ class DeltaRsWriter:
         return StoredTable(self.uri).last_of_each(keys, order, among, where)
 
     @property
-    def version(self) -> int:
-        with self._lock:
-            return self._fresh().version()
-
-    @property
     def table_id(self) -> str:
         with self._lock, reading(self.uri):
             return str(self._handle.metadata().id)

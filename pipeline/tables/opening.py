@@ -105,30 +105,3 @@ def unreadable(uri: str, failure: Exception, version: int | None = None) -> Tabl
 def causes_of(failure: Exception) -> str:
     """The first line of what delta-rs raised, with the causes below it."""
     return ": ".join([first_line(failure), *_CAUSE.findall(str(failure))])
-
-
-# A handle that has followed many commits answers more slowly than one that was opened from a checkpoint.
-_VERSIONS_PER_HANDLE: Final = 50
-
-
-class FollowedTable:
-    """A table whose handle is kept, so that a look takes 1 ms while nothing is new. Raises as `open_table`."""
-
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
-        self._open()
-
-    def look(self) -> DeltaTable:
-        """The handle, at the newest version now."""
-        try:
-            self._handle.update_incremental()
-        except (DeltaError, OSError):
-            # The log entries after this version may be cleaned away: the newest version is opened without them.
-            self._open()
-        if self._handle.version() - self._opened_version >= _VERSIONS_PER_HANDLE:
-            self._open()
-        return self._handle
-
-    def _open(self) -> None:
-        self._handle = open_table(self.uri)
-        self._opened_version = self._handle.version()

@@ -142,10 +142,6 @@ class TableWriter(TableReader, Protocol):
     """
 
     @property
-    def version(self) -> int:
-        """The newest version of the table."""
-
-    @property
     def table_id(self) -> str:
         """The table's id, which it has got when it was made: no other table has it, but for a copy of the files."""
 

@@ -48,10 +48,6 @@ class MemoryWriter:
         self._epoch: int | None = None
 
     @property
-    def version(self) -> int:
-        return len(self._table.notes)
-
-    @property
     def table_id(self) -> str:
         return self._table.id
 

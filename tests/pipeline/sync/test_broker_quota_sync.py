@@ -514,12 +514,3 @@ def test_compaction_vacuum_a_new_property_and_a_shortened_log_change_nothing(usa
         entry.unlink()
     usage.append(T_MS + 3, {"user": "d"})
     assert users(follower) == ["c", "d"]
-
-
-def test_a_handle_that_followed_many_versions_is_opened_anew_and_loses_nothing(usage: UsageTable) -> None:
-    follower = UsageFollower(usage.uri, first_ms=15_000)
-    found = []
-    for number in range(60):
-        usage.append(T_MS + number, {"user": f"{number:02}"})
-        found += users(follower)
-    assert found == [f"{number:02}" for number in range(60)]

@@ -88,7 +88,7 @@ def test_an_append_on_a_full_disk_is_stored_or_told_to_have_failed_at_every_plac
     job.raise_epoch(1)
     has_failed, stored = [], 0
     for pages, version in [(pages, version) for version in (5, WITH_CHECKPOINT - 1) for pages in PAGES]:
-        while job.version % 20 != version:
+        while DeltaTable(uri).version() % 20 != version:
             stored += job.append(dead_letters(), {"q": stored}, {})
         with free_pages(disk, pages):
             failure = failure_of(partial(job.append, dead_letters(), {"q": stored}, {}))

@@ -22,7 +22,7 @@ from pipeline.tables.roll_ups import ThrottleByMinute
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import Target, ThrottleByMinuteRow
 from tests.pipeline.tables.event_table import EventTable
-from tests.pipeline.tables.rollups.rolled_usage import LostAnswers
+from tests.pipeline.tables.test_usage_roll_ups import LostAnswers
 
 MINUTE_MS = 60_000
 T0_MS = 1_700_000_040_000
