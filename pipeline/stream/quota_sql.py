@@ -18,10 +18,9 @@ from pipeline.stream.session import DELTA_CONF, build_spark_session
 from pipeline.tables.address import full_address, is_local
 from pipeline.tables.committing import keep_on_disk
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.opening import open_table
+from pipeline.tables.opening import open_table, unfit_features, unwritable
 from pipeline.tables.quotas.edit import edit_refused
 from pipeline.tables.quotas.table import EditAudit, QuotaTable, QuotaTableState
-from pipeline.tables.table_features import unfit_features_of, unwritable
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 from quota.units import Mistake
@@ -78,7 +77,7 @@ def _run(
             session.conf.set("spark.databricks.delta.commitInfo.userMetadata", json.dumps(asdict(audit)))
             session.sql(f"CREATE TABLE quotas USING DELTA LOCATION {_literal(location)}")
             with table.lock():
-                before, features = table.read(), unfit_features_of(open_table(table.uri))
+                before, features = table.read(), unfit_features(open_table(table.uri))
                 rows = [row.asDict() for row in session.sql(statement).collect()]
                 if not is_copy:  # what is left of a copy is judged before it is stored
                     keep_on_disk(table.uri)
@@ -109,7 +108,7 @@ def _shape(table: QuotaTable) -> tuple[object, ...]:
 
 def _refuse_new_features(table: QuotaTable, before: set[str]) -> None:
     stored = open_table(table.uri)
-    if unfit_features_of(stored) - before:
+    if unfit_features(stored) - before:
         raise unwritable(table.uri, stored)
 
 

@@ -1,7 +1,6 @@
 """Commits to tables by delta-rs: made again if another commit came first, else refused with the real reason."""
 
 import logging
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
@@ -12,14 +11,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 from pipeline.errors import Conflict, PipelineError
 from pipeline.tables.address import looking_at
 from pipeline.tables.log_files import keep
-from pipeline.tables.opening import OF_FEATURES, causes_of, open_table
-from pipeline.tables.port import TableUnwritable, lost_race, rows_refused
-from pipeline.tables.table_features import altering, unfit_features_of, unwritable
+from pipeline.tables.opening import OF_FEATURES, causes_of, open_table, unfit_features, unwritable
+from pipeline.tables.port import UNDO_OTHERS, TableUnwritable, lost_race, rows_refused
 
 log = logging.getLogger(__name__)
 
 _ROWS_REFUSED: Final = ("Invalid data found", "Cannot cast schema", "non-nullable")
-_NOT_NULL: Final = re.compile(r"Column '(.+?)' is declared as non-nullable")
 
 ATTEMPTS: Final = 5
 """Maintenance commits a few times a minute only. If more attempts than this fail in a row, there is another writer."""
@@ -99,32 +96,18 @@ def has_lost_race(table: DeltaTable, failure: Exception) -> bool:
 def refusal_of(uri: str, table: DeltaTable, failure: Exception) -> PipelineError:
     """Why a commit on a handle failed, if it has not lost a race."""
     cause = causes_of(failure)
-    if OF_FEATURES.search(cause) and unfit_features_of(table):
+    if OF_FEATURES.search(cause) and unfit_features(table):
         return unwritable(uri, table)
     if "append-only" in cause:
         return append_only(uri)
     if isinstance(failure, SchemaMismatchError) or any(text in cause for text in _ROWS_REFUSED):
-        limited = _NOT_NULL.search(cause)  # a column of others: ours are never null
-        changes = [] if limited is None else [f"ALTER COLUMN {limited[1]} DROP NOT NULL"]
-        changes = changes or [f"DROP CONSTRAINT {name}" for name in constraints_of_others(uri, table)]
-        return rows_refused(uri, cause, f"others have limited its rows: {altering(uri, changes)}" if changes else None)
+        return rows_refused(uri, cause)
     return TableUnwritable(uri, cause)
 
 
 def append_only(uri: str) -> Conflict:
     """The error of a table of which others want no row replaced or deleted."""
-    message = f"{uri} cannot be written: others have set delta.appendOnly, and its rows must be replaced or deleted"
-    return Conflict(message, altering(uri, ["UNSET TBLPROPERTIES ('delta.appendOnly')"]))
-
-
-def constraints_of_others(uri: str, table: DeltaTable) -> list[str]:
-    """The names of the CHECK constraints that others have added to a table."""
-    from pipeline.tables.layout import CONSTRAINT, TABLES  # noqa: PLC0415 - most commands need no schemas of tables
-
-    definition = TABLES.get(uri.rpartition("/")[2])
-    ours = {} if definition is None else definition.constraints
-    found = [name.removeprefix(CONSTRAINT) for name in table.metadata().configuration if name.startswith(CONSTRAINT)]
-    return sorted({*found} - {*ours})
+    return Conflict(f"{uri} cannot be written: others have set delta.appendOnly", UNDO_OTHERS)
 
 
 def newest_commit(uri: str) -> str:

@@ -17,11 +17,10 @@ from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, UsageError
 from pipeline.tables.address import QUOTAS, full_address, is_local, table_uri
-from pipeline.tables.committing import NO_CLEANING, append_only, committed, constraints_of_others, keep_on_disk, writing
+from pipeline.tables.committing import NO_CLEANING, append_only, committed, keep_on_disk, writing
 from pipeline.tables.object_store import delta_rs_options, refuse_unfit
-from pipeline.tables.opening import columns_of_others, open_table
-from pipeline.tables.port import TableOfAnotherBuild, tables_of_another_job
-from pipeline.tables.table_features import altering, unfit_features_of, unwritable
+from pipeline.tables.opening import columns_of_others, open_table, unfit_features, unwritable
+from pipeline.tables.port import UNDO_OTHERS, TableOfAnotherBuild, tables_of_another_job
 from schemas.arrow import arrow_schema
 from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, RatesRow, SensorStateRow
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow
@@ -214,16 +213,13 @@ def changes_of_others(uri: str, definition: TableDefinition) -> Iterator[tuple[L
     """What others have changed of an existing table, each with how it matters to kquota."""
     table = open_table(uri)
     configuration = table.metadata().configuration
-    if unfit_features_of(table):
+    if unfit_features(table):
         yield "error", str(unwritable(uri, table))
     if configuration.get("delta.appendOnly") == "true":
         yield "error", str(append_only(uri))
-    if constraints := constraints_of_others(uri, table):
-        fix = altering(uri, [f"DROP CONSTRAINT {name}" for name in constraints])
-        yield (
-            "warning",
-            f"{uri} takes only rows that meet {', '.join(constraints)}, which others have added. Fix: {fix}",
-        )
+    ours = {f"{CONSTRAINT}{name}" for name in definition.constraints}
+    if theirs := [name for name in configuration if name.startswith(CONSTRAINT) and name not in ours]:
+        yield "warning", f"{uri} takes only rows that meet {', '.join(theirs)}. Fix: {UNDO_OTHERS}"
     if lacking := lacking_columns(table, definition):
         yield "error", str(TableOfAnotherBuild(uri, lacking))
     if added := columns_of_others(table, definition.model):

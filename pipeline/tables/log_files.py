@@ -78,11 +78,6 @@ class LogFiles:
         """The actions of a commit that is whole."""
         return [json.loads(line) for line in (self.content(version) or b"").splitlines() if line.strip()]
 
-    def protocols(self, version: int) -> list[dict[str, Any]]:
-        """What a commit says about the protocol."""
-        content = self.content(version) or b""
-        return [json.loads(line)["protocol"] for line in content.splitlines() if line.startswith(b'{"protocol"')]
-
     def read_for(self, version: int) -> Iterator[int]:
         """The commits that a version is read from: those after the newest checkpoint up to it."""
         first = max((one for one in self.checkpoints if one <= version), default=-1)

@@ -13,18 +13,25 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pydantic import BaseModel
 
-from pipeline.errors import first_line
+from pipeline.errors import Conflict, first_line
 from pipeline.tables.address import creating_elsewhere, table_missing
 from pipeline.tables.log_files import LogFiles
 from pipeline.tables.object_store import delta_rs_options
-from pipeline.tables.port import TableUnreadable
-from pipeline.tables.table_features import given, unfit_features, without_features
+from pipeline.tables.port import UNDO_OTHERS, TableUnreadable
 
 _NO_SUCH_VERSION: Final = ("LogSegment end version", "No table metadata or protocol found in delta log")
 # delta-rs prints each cause of an error of a store on a line of its own, with an arrow in colour.
 _CAUSE: Final = re.compile(r"\x1b\[31m↳\x1b\[0m (.*)")
 OF_FEATURES: Final = re.compile(r"[Ff]eature|[Cc]olumn mapping|catalog-managed")
 """What delta-rs says about a table with features that it does not have."""
+FIT: Final = frozenset(
+    {
+        *("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
+        *("timestampNtz", "variantType", "variantType-preview", "deletionVectors", "v2Checkpoint"),
+    }
+)
+"""The table features that keep kquota from nothing."""
+_WRITTEN: Final = FIT | {"columnMapping"}
 
 
 def open_table(uri: str, version: int | None = None) -> DeltaTable:
@@ -69,6 +76,30 @@ def local_path(table: DeltaTable) -> str | None:
     return unquote(address.path).rstrip("/") if address.scheme == "file" else None
 
 
+def unfit_features(table: DeltaTable) -> set[str]:
+    """The features that others have given a table and that keep kquota from a part of its work."""
+    return set(table.protocol().writer_features or ()) - FIT
+
+
+def unwritable(uri: str, table: DeltaTable) -> Conflict:
+    """The error of a table to which delta-rs does not write, or that it cannot read in slices, or not merge.
+
+    A commit to it is refused with the class of error that a commit gets which another one came before.
+    """
+    unfit = unfit_features(table)
+    unwritten = unfit - _WRITTEN
+    fails = "cannot be written" if unwritten else "cannot be rolled up, replayed or merged"
+    features = ", ".join(sorted(unwritten or unfit))
+    message = f"{uri} {fails}: others have given it table features that kquota's library does not have ({features})"
+    return Conflict(message, UNDO_OTHERS)
+
+
+def refuse_unwritable(uri: str, table: DeltaTable) -> None:
+    """Raise (`Conflict`) if delta-rs does not write to a table."""
+    if unfit_features(table) - _WRITTEN:
+        raise unwritable(uri, table)
+
+
 def columns_of_others(table: DeltaTable, model: type[BaseModel]) -> list[str]:
     """The columns that others have added to a table of this model. They are kept, and have no effect."""
     return [field.name for field in table.schema().fields if field.name not in model.model_fields]
@@ -92,8 +123,8 @@ def unreadable(uri: str, failure: Exception, version: int | None = None) -> Tabl
     files = LogFiles.of(uri)
     if (damage := None if files is None else files.damage()) is not None:
         return TableUnreadable(uri, damage.cause, damage.fix, is_file_missing=is_gone, exit_code=_DAMAGED)
-    if OF_FEATURES.search(text) and (unfit := unfit_features(uri)):
-        return TableUnreadable(uri, given(unfit), without_features(uri, unfit), exit_code=_DAMAGED)
+    if OF_FEATURES.search(text):
+        return TableUnreadable(uri, cause, UNDO_OTHERS, exit_code=_DAMAGED)
     fix = None
     if is_gone:
         fix = "repeat it: a file was replaced, and cleaned away while it was read"

@@ -25,6 +25,9 @@ def of_newest_epoch(time_epoch: int) -> list[Condition]:
     return [("time_epoch", "=", time_epoch)] if time_epoch else []
 
 
+UNDO_OTHERS: Final = 'undo what others have changed: see "A table that others have changed" in docs/runbook.md'
+
+
 class TableUnreadable(PipelineError):
     """A table cannot be read; `is_file_missing` if a data file is not there, perhaps because it was cleaned away."""
 
@@ -59,9 +62,9 @@ class TableUnwritable(PipelineError):
         super().__init__(f"{table} cannot be written: {cause}", f"nothing was written; {fix}")
 
 
-def rows_refused(table: str, cause: str, fix: str | None = None) -> Refused:
+def rows_refused(table: str, cause: str) -> Refused:
     """The error of rows that do not fit a table's schema or break one of its CHECK constraints."""
-    fix = fix or "none of them was written: give each row the columns, types and limits of the table"
+    fix = f"none of them was written: give each row the columns and types of the table; if it has limits, {UNDO_OTHERS}"
     return Refused(f"rows do not fit the schema and constraints of {table}: {cause}", fix)
 
 

@@ -18,10 +18,9 @@ from deltalake.exceptions import DeltaError
 from pipeline.errors import PipelineError, first_line
 from pipeline.tables.address import table_uri
 from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk, writing
-from pipeline.tables.opening import open_table
+from pipeline.tables.opening import open_table, refuse_unwritable
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import StoredTable
-from pipeline.tables.table_features import refuse_unwritable
 
 MANY_FILES: Final = 200
 _MANY_FILES_OF_SECONDS: Final = 20  # three a minute, 7 MB each at 20 000 events a second
