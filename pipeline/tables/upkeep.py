@@ -6,12 +6,12 @@ is made again here. Each step can be repeated, and interrupted at any point: the
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
-import pyarrow as pa
 from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import DeltaError
 
@@ -103,20 +103,15 @@ def log_failures(log: logging.Logger, what: str) -> Iterator[None]:
 # A rewrite that is killed leaves files that no version names; a later cleaning removes them.
 
 _FILES_OF_A_DAY: Final = 60  # an hour of the roll-up
-_QUIET_MS: Final = 3_600_000
 _FILE_BYTES: Final = 2**40  # one file for each day, whatever its size
 _SORTED_IN_MEMORY_BYTES: Final = 134_217_728  # the rest goes to temporary files
 
 
-def sort_day(uri: str, many_files: int = _FILES_OF_A_DAY, quiet_ms: int = _QUIET_MS) -> str | None:
-    """Rewrite the newest day that has many files, or several to which none was added for long; None if none is due.
-
-    * `many_files`: A day may have as many; one more, and it is rewritten.
-    * `quiet_ms`: So much older than the newest file of the table are all files of a day that is over.
-    """
+def sort_day(uri: str, many_files: int = _FILES_OF_A_DAY) -> str | None:
+    """Rewrite the newest day that has more files than `many_files`; returns the day, None if none has."""
 
     def sort(table: DeltaTable) -> str | None:
-        day = _due(table, many_files, quiet_ms)
+        day = _due(table, many_files)
         if day is not None:
             table.optimize.z_order(
                 ["user"],
@@ -132,17 +127,12 @@ def sort_day(uri: str, many_files: int = _FILES_OF_A_DAY, quiet_ms: int = _QUIET
     return committed(uri, sort)
 
 
-def _due(table: DeltaTable, many_files: int, quiet_ms: int) -> str | None:
+def _due(table: DeltaTable, many_files: int) -> str | None:
     files = StoredTable(table).file_statistics()
     if not files.num_rows:
         return None
-    added_ms = files["modification_time"].cast(pa.int64()).to_pylist()
-    by_day: dict[str, list[int]] = {}
-    for day, at_ms in zip(files["partition.date"].to_pylist(), added_ms, strict=True):
-        by_day.setdefault(str(day), []).append(at_ms)
-    over_ms = max(added_ms) - quiet_ms
-    due = (day for day, at_ms in by_day.items() if len(at_ms) > many_files or (len(at_ms) > 1 and max(at_ms) < over_ms))
-    return max(due, default=None)
+    files_of = Counter(map(str, files["partition.date"].to_pylist()))
+    return max((day for day, count in files_of.items() if count > many_files), default=None)
 
 
 _SORTED: Final = ("usage_by_minute", "throttle_by_minute")

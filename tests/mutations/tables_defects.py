@@ -157,12 +157,6 @@ DEFECTS: Final = (
         "tests/pipeline/tables/test_upkeep.py",
     ),
     Defect(
-        "a day that is over is rewritten again and again",
-        "pipeline.tables:_due",
-        ("len(at_ms) > 1 and", ""),
-        "tests/pipeline/tables/test_upkeep.py",
-    ),
-    Defect(
         "throttles that were released are taken up at a start",
         "last_throttles",
         ("[*runs, *where]", "[*where]"),

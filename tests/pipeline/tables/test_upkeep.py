@@ -203,18 +203,6 @@ def test_only_days_with_many_files_are_rewritten(at: str, minutes: DeltaRsWriter
     assert stored(minutes) == of(0, 1, 2, 1_440, 1_441)
 
 
-def test_a_day_that_is_over_is_rewritten_once_and_the_newest_is_left_alone(at: str, minutes: DeltaRsWriter) -> None:
-    write(minutes, 0, 1)
-    time.sleep(0.01)
-    write(minutes, 1_440, 1_441)
-    assert sort_day(at, many_files=60, quiet_ms=0) == DAY
-    time.sleep(0.01)
-    write(minutes, 1_442)
-    assert sort_day(at, many_files=60, quiet_ms=0) is None
-    assert sort_day(at, many_files=1) == NEXT_DAY
-    assert stored(minutes) == of(0, 1, 1_440, 1_441, 1_442)
-
-
 def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(at: str, minutes: DeltaRsWriter) -> None:
     def go_on() -> None:
         for number in range(40):
@@ -236,7 +224,7 @@ def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(at: str, minut
 def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(at: str, minutes: DeltaRsWriter) -> None:
     write(minutes, *range(6))
     files = len(list(Path(at).rglob("*.parquet*")))
-    endless = "import sys; from pipeline.tables.upkeep import sort_day\nwhile True: sort_day(sys.argv[1], 0, 0)"
+    endless = "import sys; from pipeline.tables.upkeep import sort_day\nwhile True: sort_day(sys.argv[1], 0)"
     with subprocess.Popen([sys.executable, "-c", endless, at]) as rewriting:
         try:
             wait_until(lambda: len(list(Path(at).rglob("*.parquet*"))) > files, "a file that it writes")
