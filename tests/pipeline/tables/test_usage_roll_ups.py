@@ -88,8 +88,8 @@ class Rolled:
         self.roll_up.step()
         table = DeltaTable(self.writer.uri).to_pyarrow_table()
         assert table.schema.names == arrow_schema(self._by.row).names
-        order = [(name, "ascending") for name in (f"{self._by.name}_start_ms", "user", "last_event_ms")]
-        rows: list[dict[str, Any]] = table.sort_by(order).to_pylist()
+        names = (f"{self._by.name}_start_ms", "user", "last_event_ms", "produced_bytes")
+        rows: list[dict[str, Any]] = table.sort_by([(name, "ascending") for name in names]).to_pylist()
         return rows
 
     def sums(self) -> list[tuple[int, str, int | None]]:
