@@ -8,7 +8,7 @@ after it.
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 from typing import Final
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ MINUTE_MS: Final = 60_000
 
 
 def _statement(file: str) -> str:
-    return Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return files("pipeline.tables").joinpath(file).read_text(encoding="utf-8")
 
 
 # The roll-ups of `usage`.
