@@ -4,10 +4,9 @@ The engine reads only the columns and files it needs, and holds no whole table. 
 come in no order: who needs one says ORDER BY.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -142,17 +141,14 @@ class StoredTable:
         """One row per data file: `num_records`, and `min.x` and `max.x` for each column x that has statistics."""
         return pa.table(self._table.get_add_actions(flatten=True))
 
-    def answer(self, sql: str, others: Mapping[str, DeltaTable] = MappingProxyType({})) -> pa.Table:
-        """The answer to a query over `source`, this table, and others by their names; in this table's types."""
+    def answer(self, sql: str) -> pa.Table:
+        """The answer to a query over `source`, this table; in its types."""
         with self._reading():
-            found = self._ask(sql, others).read_all()
-        return self._in_stored_types(found)
-
-    def _ask(self, sql: str, others: Mapping[str, DeltaTable]) -> pa.RecordBatchReader:
-        query = QueryBuilder(_ENGINE).register("source", self._table)
-        for name, other in others.items():
-            query = query.register(name, other)
-        return pa.RecordBatchReader.from_stream(query.execute(sql))
+            query = QueryBuilder(_ENGINE).register("source", self._table)
+            found = pa.RecordBatchReader.from_stream(query.execute(sql)).read_all()
+        # The engine has types of its own for texts and bytes, which hold on to whole pages of a file.
+        types = pa.schema(self._table.schema())
+        return found.cast(pa.schema([_stored(field, types) for field in found.schema]))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -160,11 +156,6 @@ class StoredTable:
             yield
         except Exception as exc:  # delta-rs raises plain exceptions here
             raise unreadable(local_path(self._table) or self.uri, exc) from exc
-
-    def _in_stored_types(self, found: pa.Table) -> pa.Table:
-        # The engine has types of its own for texts and bytes, which hold on to whole pages of a file.
-        types = pa.schema(self._table.schema())
-        return found.cast(pa.schema([_stored(field, types) for field in found.schema]))
 
     def _extreme(self, statistic: str, choose: Callable[[list[int]], int]) -> int | None:
         files = self.file_statistics()
