@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -68,12 +67,6 @@ def _refuse_cut(uri: str, version: int, *, is_newest: bool) -> None:
 
 
 _DAMAGED: Final = 5  # no other attempt helps
-
-
-def local_path(table: DeltaTable) -> str | None:
-    """The folder of a table on a local disk; None for a table in another store."""
-    address = urlsplit(table.table_uri)
-    return unquote(address.path).rstrip("/") if address.scheme == "file" else None
 
 
 def unfit_features(table: DeltaTable) -> set[str]:

@@ -4,10 +4,10 @@ The engine reads only the columns and files it needs, and holds no whole table. 
 come in no order: who needs one says ORDER BY.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -15,12 +15,7 @@ from pydantic import BaseModel
 
 from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
-from pipeline.tables.opening import (
-    columns_of_others,
-    local_path,
-    open_table,
-    unreadable,
-)
+from pipeline.tables.opening import columns_of_others, open_table, unreadable
 from pipeline.tables.port import HELD_TYPE, Condition, Instant, TableReader
 from schemas.rows import BatchRow
 
@@ -57,7 +52,9 @@ class StoredTable:
         self, place: str | DeltaTable, model: type[BaseModel] | None = None, version: int | None = None
     ) -> None:
         self._table = open_table(place, version) if isinstance(place, str) else place
-        self.uri: str = self._table.table_uri
+        address = urlsplit(self._table.table_uri)
+        is_on_disk = address.scheme == "file"
+        self.uri: str = unquote(address.path).rstrip("/") if is_on_disk else self._table.table_uri
         self.version: int = self._table.version()
         self._model = model
 
@@ -143,19 +140,14 @@ class StoredTable:
 
     def answer(self, sql: str) -> pa.Table:
         """The answer to a query over `source`, this table; in its types."""
-        with self._reading():
+        try:
             query = QueryBuilder(_ENGINE).register("source", self._table)
             found = pa.RecordBatchReader.from_stream(query.execute(sql)).read_all()
+        except Exception as exc:  # delta-rs raises plain exceptions here
+            raise unreadable(self.uri, exc) from exc
         # The engine has types of its own for texts and bytes, which hold on to whole pages of a file.
         types = pa.schema(self._table.schema())
         return found.cast(pa.schema([_stored(field, types) for field in found.schema]))
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as exc:  # delta-rs raises plain exceptions here
-            raise unreadable(local_path(self._table) or self.uri, exc) from exc
 
     def _extreme(self, statistic: str, choose: Callable[[list[int]], int]) -> int | None:
         files = self.file_statistics()
