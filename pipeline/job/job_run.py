@@ -48,7 +48,7 @@ from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import claim_tables
-from pipeline.tables.object_store import has_scheme
+from pipeline.tables.object_store import scheme_of
 from pipeline.tables.port import TableWriter
 from pipeline.tables.queries import StoredTable, newest_value
 from pipeline.tables.quotas.source import QuotaSource
@@ -126,7 +126,7 @@ def places_on_one_node(settings: Settings) -> Iterator[tuple[str, str]]:
     `spark.shared_folders`; or a URI of another scheme.
     """
     for setting, place in (("tables.root", settings.tables.root), ("stream.checkpoint", settings.stream.checkpoint)):
-        parts = urlsplit(place) if has_scheme(place) else None
+        parts = urlsplit(place) if scheme_of(place) else None
         path = PurePosixPath(place if parts is None else unquote(parts.path))
         is_in_a_store = parts is not None and parts.scheme != "file"
         if not (is_in_a_store or any(path.is_relative_to(folder) for folder in settings.spark.shared_folders)):
@@ -389,7 +389,7 @@ class JobRun:
             max_offsets_per_trigger=self._most_messages,
         )
         checkpoint = settings.stream.checkpoint
-        place = checkpoint if has_scheme(checkpoint) else str(Path(checkpoint).resolve())
+        place = checkpoint if scheme_of(checkpoint) else str(Path(checkpoint).resolve())
         return UsageQuery(source, batch, settings.job, place, settings.stream.trigger_ms)
 
     def failure(self) -> BaseException | None:

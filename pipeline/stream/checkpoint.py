@@ -23,7 +23,7 @@ from kafka import errors as kafka_errors
 
 from pipeline.cluster.access import ClusterAccess
 from pipeline.errors import ClusterUnreachable, Refused, Unreachable, UsageError
-from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, has_scheme, scheme_of
+from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, scheme_of
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ def open_checkpoint(checkpoint: str) -> CheckpointFiles:
     Raises:
         UsageError: The scheme is none of these.
     """
-    if not has_scheme(checkpoint):
+    if not scheme_of(checkpoint):
         return LocalFiles(checkpoint, Path(checkpoint))
     if scheme_of(checkpoint) in STORE_SCHEMES:
         return StoreFiles(checkpoint)
@@ -349,7 +349,7 @@ def _is_cut(name: str, text: str | None) -> bool:
 
 def _damaged(checkpoint: str, name: str) -> Refused:
     place = quote(checkpoint)
-    away = f"move {checkpoint} away" if has_scheme(checkpoint) else f"mv {place} {place}.damaged"
+    away = f"move {checkpoint} away" if scheme_of(checkpoint) else f"mv {place} {place}.damaged"
     message = f"checkpoint {checkpoint} is damaged: {name} is empty or cut, as after a power loss"
     return Refused(message, f"stop the job and start it without this one, it begins where its tables end: {away}")
 

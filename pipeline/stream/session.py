@@ -36,7 +36,7 @@ from pipeline.jvm.java import archive_options, find_java
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.collect import collect_on_driver
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, has_scheme, scheme_of
+from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, scheme_of
 
 _CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 # G1, the usual one, needs concurrent threads and takes the whole heap when the machine is busy. The young generation
@@ -382,7 +382,7 @@ class SparkStarter:
         os.environ["JAVA_HOME"] = str(find_java().home)
         self._starts_jvm = starts_a_jvm()
 
-        is_local = not has_scheme(self._settings.stream.checkpoint)
+        is_local = not scheme_of(self._settings.stream.checkpoint)
 
         def start() -> SparkSession:
             build = partial(build_spark_session, self._spark, jars, is_local)

@@ -27,19 +27,13 @@ _ENDPOINT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _HADOOP: Final = "org.apache.hadoop.fs.s3a"
 
-
-_SCHEME_OF_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 
 
 def scheme_of(address: str) -> str:
-    """The scheme of an address, in small letters; "" for a folder."""
-    scheme, separator, _ = address.partition("://")
-    return scheme.lower() if separator else ""
-
-
-def has_scheme(checkpoint: str) -> bool:
-    """Whether a checkpoint is a URI, for Hadoop's file systems, and not a path on a local disk."""
-    return _SCHEME_OF_URI.match(checkpoint) is not None
+    """The scheme of a URI, in small letters; "" for a folder of this machine."""
+    found = _SCHEME.match(address)
+    return found[1].lower() if found else ""
 
 
 _STORES: Final[dict[str, StoreSettings]] = {}

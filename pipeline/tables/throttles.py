@@ -352,8 +352,8 @@ Cause = Literal[
     "shadow", "no_time", "with_user", "other_type", "extension", "too_old", "told_already", "edited", "too_short"
 ]
 
-# A client that is held all the time has many records in a day, and mostly one a moment ago.
-_LOOKED_BACK_MS: Final = (20_000, 600_000, 86_400_000)
+_LOOKED_BACK_MS: Final = 86_400_000
+_LOOKED_AHEAD_MS: Final = 20_000
 _COLUMNS: Final = ("publish_seq", "action", "cause", "throttle_time_ms", "throttled_until_ms", "decision_id")
 _BATCH: Final = ("query_id", "batch_id")
 
@@ -389,7 +389,7 @@ def why_unpublished(
     """Why no record has the id of a decision, in the order in which the job itself decides; else `too_old`."""
     if not decision["asks_hold"]:
         return _unasked(root, decision)
-    records = _records(root, decision, _LOOKED_BACK_MS[0])
+    records = _records(root, decision)
     of_batch = [row for row in records if all(row[name] == decision[name] for name in _BATCH)]
     own = [row for row in of_batch if row["cause"] in BATCH_CAUSES]
     if own:
@@ -399,8 +399,6 @@ def why_unpublished(
     if age_ms > max_age_ms:
         return Unpublished("too_old", age_ms=age_ms)
     before = _written_by(records, collected_ms)
-    for back_ms in _LOOKED_BACK_MS[1:]:
-        before = before or _written_by(_records(root, decision, back_ms), collected_ms)
     if before and before[-1]["action"] == "throttle":
         return Unpublished("told_already", record=before[-1])
     soon = [row for row in before[-1:] if collected_ms - written_ms(row) < SOON * min_hold_ms]
@@ -419,12 +417,12 @@ def _unasked(root: str, decision: Mapping[str, Any]) -> Unpublished:
     return Unpublished("other_type" if of_user is None else "with_user", record=of_user)
 
 
-def _records(root: str, decision: Mapping[str, Any], back_ms: int) -> list[dict[str, Any]]:
+def _records(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
     at_ms = decision["evaluated_at_ms"]
     where: list[Condition] = [
         *_of_target(decision),
-        ("evaluated_at_ms", ">=", at_ms - back_ms),
-        ("evaluated_at_ms", "<=", at_ms + _LOOKED_BACK_MS[0]),
+        ("evaluated_at_ms", ">=", at_ms - _LOOKED_BACK_MS),
+        ("evaluated_at_ms", "<=", at_ms + _LOOKED_AHEAD_MS),
         ("time_epoch", "=", decision["time_epoch"]),
     ]
     rows = StoredTable(table_uri(root, "throttle_events")).rows([*_COLUMNS, *_BATCH], where)
