@@ -19,7 +19,7 @@ from pipeline.tables.address import local_file, table_uri
 from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.port import Condition, checked_epoch
-from pipeline.tables.queries import Row, StoredTable, rows_of
+from pipeline.tables.queries import Row, StoredTable, predicates, rows_of
 from pipeline.tables.upkeep import rows_before
 from quota.broker_levels.entries import EntryKey, EntryKind
 from quota.broker_levels.writes import Change, Owned
@@ -131,7 +131,7 @@ def _row(change: Change, result: str) -> dict[str, Any]:
 
 def trim_changes(uri: str, before_ms: int) -> int:
     """Delete the rows of before an instant, but not those that say what kquota owns; returns how many it deleted."""
-    old, predicate = rows_before("at_ms", before_ms)
+    old = rows_before("at_ms", before_ms)
 
     def delete(table: DeltaTable) -> int:
         rows = StoredTable(table).read(None, old)
@@ -141,7 +141,8 @@ def trim_changes(uri: str, before_ms: int) -> int:
         if len(kept) < len(rows):
             # One commit that puts the rows that stay in place of all the old ones. A delete whose condition named them
             # one by one has crashed delta-rs 1.6.6 (30 000 of them).
-            write_deltalake(table, kept, mode="overwrite", predicate=predicate, post_commithook_properties=NO_CLEANING)
+            replaced = predicates(old)
+            write_deltalake(table, kept, mode="overwrite", predicate=replaced, post_commithook_properties=NO_CLEANING)
         return len(rows) - len(kept)
 
     return committed(uri, delete)

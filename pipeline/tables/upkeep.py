@@ -20,7 +20,7 @@ from pipeline.tables.address import table_uri
 from pipeline.tables.committing import NO_CLEANING, committed, keep_on_disk, writing
 from pipeline.tables.opening import open_table, refuse_unwritable
 from pipeline.tables.port import Condition
-from pipeline.tables.queries import StoredTable
+from pipeline.tables.queries import StoredTable, predicates
 
 MANY_FILES: Final = 200
 _MANY_FILES_OF_SECONDS: Final = 20  # three a minute, 7 MB each at 20 000 events a second
@@ -36,21 +36,20 @@ def trim(uri: str, column: str, before_ms: int) -> int:
 
     `column` is an INT64 `_ms` column that is never before the day in `date`.
     """
-    old, predicate = rows_before(column, before_ms)
+    old = rows_before(column, before_ms)
 
     def delete(table: DeltaTable) -> int:
         rows = StoredTable(table).count(old)
         if rows:
-            table.delete(predicate, post_commithook_properties=NO_CLEANING)
+            table.delete(predicates(old), post_commithook_properties=NO_CLEANING)
         return rows
 
     return committed(uri, delete)
 
 
-def rows_before(column: str, before_ms: int) -> tuple[list[Condition], str]:
-    """The rows whose time is before an instant: as conditions, and as the same predicate in SQL."""
-    day = datetime.fromtimestamp(before_ms / 1000, UTC).date()
-    return [("date", "<=", day), (column, "<", before_ms)], f"date <= '{day.isoformat()}' AND {column} < {before_ms}"
+def rows_before(column: str, before_ms: int) -> list[Condition]:
+    """The conditions of the rows whose time is before an instant."""
+    return [("date", "<=", datetime.fromtimestamp(before_ms / 1000, UTC).date()), (column, "<", before_ms)]
 
 
 def compact(uri: str, many_files: int = MANY_FILES) -> bool:

@@ -153,7 +153,7 @@ DEFECTS: Final = (
     Defect(
         "trimming deletes the rows at the instant, too",
         "rows_before",
-        ("AND {column} < {before_ms}", "AND {column} <= {before_ms}"),
+        ('(column, "<", before_ms)', '(column, "<=", before_ms)'),
         "tests/pipeline/tables/test_upkeep.py",
     ),
     Defect(
