@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import yaml
 
-from pipeline import process as garbage_collector
 from pipeline.documents import read_text_file
 from pipeline.errors import Refused, first_line
 from pipeline.tables.quotas.edit import LABELS
@@ -173,8 +172,7 @@ def _yaml(text: str, mistakes: Mistakes) -> Any:
     loader = _StrictLoader(text)
     loader.mistakes = mistakes
     try:
-        with garbage_collector.paused():
-            return loader.get_single_data()
+        return loader.get_single_data()
     finally:
         loader.dispose()
 
