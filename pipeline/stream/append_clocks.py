@@ -8,7 +8,6 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from threading import Lock
-from types import MappingProxyType
 from typing import Final
 
 log = logging.getLogger(__name__)
@@ -71,20 +70,14 @@ class AppendClocks:
         log.warning("%s", clocks_text(behind_ms, self._tolerance_ms))
 
 
-def clocks_text(
-    behind_ms: Mapping[int, int], tolerance_ms: int, leaders: Mapping[int, int] = MappingProxyType({})
-) -> str:
-    """Which partitions have a clock that is behind by more than a tolerance, and what to do. At least one has.
-
-    * `leaders`: the broker of each partition, where it is known.
-    """
+def clocks_text(behind_ms: Mapping[int, int], tolerance_ms: int) -> str:
+    """Which partitions have a clock that is behind by more than a tolerance, and what to do. At least one has."""
     late = sorted(partition for partition, ms in behind_ms.items() if ms > tolerance_ms)
     worst = f"up to {max(behind_ms.values()) / 1000:.1f} s behind this machine's clock"
     if len(late) == len(behind_ms):
         return f"the append times of all partitions are {worst}. Fix: set the clock of this machine, or of the brokers"
-    brokers = sorted({leaders[partition] for partition in late if partition in leaders})
-    whose = f"of broker {', '.join(map(str, brokers))}" if brokers else "of the brokers that lead these partitions"
     return (
         f"the append times of partitions {', '.join(map(str, late))} are {worst}, those of the other "
-        f"{len(behind_ms) - len(late)} are not. Their usage counts as so much older. Fix: set the clock {whose}"
+        f"{len(behind_ms) - len(late)} are not. Their usage counts as so much older. "
+        "Fix: set the clock of the brokers that lead these partitions"
     )

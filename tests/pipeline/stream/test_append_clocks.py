@@ -63,15 +63,12 @@ def test_what_is_behind_by_more_than_the_tolerance_is_logged_once_a_minute(
 
 
 @pytest.mark.parametrize(
-    ("behind_ms", "leaders", "text"),
+    ("behind_ms", "text"),
     [
-        ({0: 0, 1: 15_000, 2: 14_800}, {0: 1, 1: 7, 2: 7}, "partitions 1, 2 are up to 15.0 s behind this machine's"),
-        ({0: 0, 1: 15_000, 2: 14_800}, {0: 1, 1: 7, 2: 7}, "the clock of broker 7"),
-        ({0: 0, 1: 15_000}, {}, "Fix: set the clock of the brokers that lead these partitions"),
-        ({0: 14_000, 1: 15_000}, {0: 1, 1: 7}, "all partitions are up to 15.0 s behind this machine's clock"),
+        ({0: 0, 1: 15_000, 2: 14_800}, "partitions 1, 2 are up to 15.0 s behind this machine's"),
+        ({0: 0, 1: 15_000}, "Fix: set the clock of the brokers that lead these partitions"),
+        ({0: 14_000, 1: 15_000}, "all partitions are up to 15.0 s behind this machine's clock"),
     ],
 )
-def test_the_line_names_the_partitions_and_the_clock_to_set(
-    behind_ms: dict[int, int], leaders: dict[int, int], text: str
-) -> None:
-    assert text in clocks_text(behind_ms, 2_000, leaders)
+def test_the_line_names_the_partitions_and_the_clock_to_set(behind_ms: dict[int, int], text: str) -> None:
+    assert text in clocks_text(behind_ms, 2_000)
