@@ -43,15 +43,12 @@ class StoredTable:
     Conditions of a list must all hold. What cannot be read is `TableUnreadable`.
 
     Args:
-        place: Its address, or a handle that is open.
+        place: Its address, for the newest version, or a handle that is open.
         model: What "all columns" are; columns that others have added to the table are left out. None = its columns.
-        version: Of an address; None = the newest. `TableMissing` if it is not there.
     """
 
-    def __init__(
-        self, place: str | DeltaTable, model: type[BaseModel] | None = None, version: int | None = None
-    ) -> None:
-        self._table = open_table(place, version) if isinstance(place, str) else place
+    def __init__(self, place: str | DeltaTable, model: type[BaseModel] | None = None) -> None:
+        self._table = open_table(place) if isinstance(place, str) else place
         address = urlsplit(self._table.table_uri)
         is_on_disk = address.scheme == "file"
         self.uri: str = unquote(address.path).rstrip("/") if is_on_disk else self._table.table_uri
@@ -240,13 +237,13 @@ def newest_value(uri: str, column: str) -> int | None:
 # The newest rows of a table that the job writes, and the newest row of `batches`.
 
 
-def newest_rows(table: TableReader, columns: Sequence[str] | None = None) -> pa.Table:
+def newest_rows(table: TableReader) -> pa.Table:
     """The rows of the newest instant of a table with `evaluated_at_ms`, in no order; perhaps of several batches.
 
     Within a time epoch the job never evaluates a batch before the one before it, so these rows are the newest.
     """
     newest = table.newest_instant()
-    return table.read(columns, [] if newest is None else newest.conditions)
+    return table.read(None, [] if newest is None else newest.conditions)
 
 
 def newest_batch(batches: TableReader) -> Row | None:

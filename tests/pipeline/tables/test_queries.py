@@ -106,7 +106,7 @@ def test_the_newest_batch_is_the_last_processed_of_those_with_the_newest_instant
     assert newest is not None
     assert newest["batch_id"] == 1
     assert newest == newest_batch_under(str(tmp_path))
-    assert sorted(newest_rows(batches, ["batch_id"])["batch_id"].to_pylist()) == [1, 2]
+    assert sorted(newest_rows(batches)["batch_id"].to_pylist()) == [1, 2]
 
 
 @pytest.mark.parametrize("compacted", [False, True])
