@@ -104,7 +104,7 @@ def _text(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
 
 
-# What a store's answer means, in words: stores name the cause of a refusal in `<Code>`, in XML.
+# What a store's answer means: stores name the cause of a refusal in `<Code>`, in XML.
 
 _CODE: Final = re.compile(r"<Code>([^<]+)</Code>")
 _REGION_CAUSES: Final = re.compile(r"<Region>([^<]+)</Region>|expecting '?&?#?3?4?;?([a-z0-9-]+)")
@@ -112,25 +112,11 @@ _NO_ANSWER: Final = ("error sending request", "ConnectError", "dns error", "oper
 _NO_CREDENTIALS: Final = ("InstanceMetadata", "169.254.169.254", "metadata/instance", "computeMetadata")
 _WRONG_REGION: Final = ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException")
 _SETTINGS: Final = "store.access_key_id and store.secret_access_key, or the environment variables of AWS"
-
-# Code of the store -> what is wrong, what to do.
-_KNOWN: Final = {
-    "NoSuchBucket": ("there is no such bucket", "create it, or correct tables.root and store.endpoint"),
-    "ContainerNotFound": ("there is no such container", "create it, or correct tables.root"),
-    "AccessDenied": (
-        "the store denies access",
-        "grant s3:ListBucket on the bucket, s3:GetObject, s3:PutObject and s3:DeleteObject on what is under this root",
-    ),
-    "InvalidAccessKeyId": ("the store does not know the access key", f"correct {_SETTINGS}"),
-    "XAdminUserNotFound": ("the store does not know the access key", f"correct {_SETTINGS}"),
-    "SignatureDoesNotMatch": ("the secret does not belong to the access key", f"correct {_SETTINGS}"),
-    "ExpiredToken": ("the session token has expired", "get new credentials"),
-    "RequestTimeTooSkewed": ("the clock of this machine is wrong", "set it by NTP"),
-    "NotImplemented": (
-        "the store does not know conditional put (If-None-Match), with which two commits are kept apart",
-        "use a store, or a version of it, that has conditional put",
-    ),
-}
+_REFUSED: Final = (
+    f"correct tables.root, store.endpoint, or {_SETTINGS}; grant s3:ListBucket on the bucket, s3:GetObject, "
+    "s3:PutObject and s3:DeleteObject on what is under this root"
+)
+_UNCONDITIONAL: Final = "use a store, or a version of it, that has conditional put"
 
 
 def store_error(address: str, step: str, failure: BaseException) -> PipelineError:
@@ -142,18 +128,17 @@ def store_error(address: str, step: str, failure: BaseException) -> PipelineErro
         region = _REGION_CAUSES.search(text)
         wanted = f", {region[1] or region[2]}" if region else ""
         return _unfit(address, step, f"the bucket is in another region{wanted}", "correct store.region, or AWS_REGION")
-    if code in _KNOWN:
-        return _unfit(address, step, *_KNOWN[code])
+    if code == "NotImplemented":
+        return _unfit(address, step, "the store does not know conditional put (If-None-Match)", _UNCONDITIONAL)
+    if code or "403 Forbidden" in text:
+        return _unfit(address, step, f"the store answers {code or '403 Forbidden'}", _REFUSED)
     if any(sign in text for sign in _NO_CREDENTIALS):
         return _unfit(address, step, "there are no credentials", f"set {_SETTINGS}")
-    if not code and any(sign in text for sign in _NO_ANSWER):
+    if any(sign in text for sign in _NO_ANSWER):
         found = re.search(r"https?://[^/\s,)]+", text)
         message = f"cannot {step} {address}: nothing answers at {found[0] if found else 'the endpoint'}"
         return Unreachable(message, "correct store.endpoint, or the network")
-    if not code and "403 Forbidden" in text:
-        return _unfit(address, step, *_KNOWN["AccessDenied"])
-    cause = f"the store answers {code}" if code else first_line(failure)
-    return _unfit(address, step, cause, "see the store's own log")
+    return _unfit(address, step, first_line(failure), "see the store's own log")
 
 
 def _unfit(address: str, step: str, cause: str, fix: str) -> Refused:
@@ -246,5 +231,4 @@ def refuse_unfit(address: str) -> None:
         raise _unfit(address, "read", cause, "use a store that is consistent after a write")
     if is_overwritten:
         cause = "the store ignores conditional put (If-None-Match): the second write of one object was accepted"
-        fix = "use a store, or a version of it, that has conditional put"
-        raise _unfit(address, "keep commits apart under", cause, fix)
+        raise _unfit(address, "keep commits apart under", cause, _UNCONDITIONAL)

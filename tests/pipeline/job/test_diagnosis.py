@@ -182,7 +182,7 @@ def test_a_store_that_can_not_be_used_is_told_once_for_each_address(store: Objec
     settings = Settings(store=store.settings, tables=tables, run_dir=tmp_path)
     (wrong,) = (finding for finding in diagnose(settings) if finding.subject == "store")
     assert wrong.severity == "error"
-    assert wrong.text.startswith("cannot list s3://nobucket/tables: there is no such bucket. Fix: create it")
+    assert wrong.text.startswith("cannot list s3://nobucket/tables: the store answers NoSuchBucket. Fix: correct")
 
 
 class SteppingJob:
