@@ -272,8 +272,8 @@ def test_the_sum_of_each_span_is_that_of_a_batch_computation_over_all_usage(
             oldest_ms = before_ms if by is BY_SECOND and newer_ms >= 0 else now_ms
             used = [(now_ms, 1), *((oldest_ms - age_ms, size) for age_ms, size in others if _is_in_time(by, age_ms))]
             rolled.use(*[full(at_ms, produced_bytes=size) for at_ms, size in used])
-            for at_ms, size in used:
-                wanted[at_ms // by.span_ms] += size
+            for at_ms, used_bytes in used:
+                wanted[at_ms // by.span_ms] += used_bytes
             rolled.interrupt(interruptions[number] if number < len(interruptions) else "")
         rolled.use(full(now_ms + 10 * MINUTE_MS, user="clock"))
         rolled.step()
