@@ -145,6 +145,7 @@ _TIME_OF: Final = {
     "throttle_by_minute": "minute_start_ms",
 }
 _SHORT_LIVED: Final = ("usage", "sensor_state")
+_LONGEST_WAIT_MS: Final = 24 * 3_600_000  # of the retention of usage for the roll-ups
 _ROUNDS_PER_CLEANING: Final = 5  # listing all files costs more than the rest of a round
 
 
@@ -157,7 +158,8 @@ class Upkeep:
         clock: Clock of the driver. Retention is counted from its wall time, or from the newest stored rows if they are
             older: after a pause, the next start still needs what was kept before it. The newest rows are those of the
             newest time epoch. Rows that a clock dated ahead of it go when it has passed them.
-        usage_read_until_ms: Usage evaluated at this instant or later stays, because it may not be rolled up yet.
+        usage_read_until_ms: Usage evaluated at this instant or later may not be rolled up yet: it stays, for 24 h at
+            most. 0 before that is known.
     """
 
     def __init__(
@@ -209,7 +211,12 @@ class Upkeep:
             return now_ms - self._tables.history_retention_ms
         kept_from_ms = now_ms - self._tables.usage_retention_ms
         unread_ms = self._usage_read_until_ms() if name == "usage" else None
-        return kept_from_ms if unread_ms is None else min(kept_from_ms, unread_ms)
+        if unread_ms is None:
+            return kept_from_ms
+        waits_from_ms = now_ms - _LONGEST_WAIT_MS
+        if 0 < unread_ms < min(kept_from_ms, waits_from_ms):
+            log.warning("the roll-ups are more than 24 h behind: usage is deleted that is in none of them")
+        return min(kept_from_ms, max(unread_ms, waits_from_ms))
 
     def _retention_end_ms(self, name: str) -> int:
         # Dead letters come also without usage, so they have an instant of their own.

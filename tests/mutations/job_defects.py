@@ -58,7 +58,7 @@ DEFECTS: Final = (
     Defect(
         "usage goes before it is rolled up",
         "Upkeep._kept_from_ms",
-        ("kept_from_ms if unread_ms is None else min(kept_from_ms, unread_ms)", "kept_from_ms"),
+        ("min(kept_from_ms, max(unread_ms, waits_from_ms))", "kept_from_ms"),
         _UPKEEP,
     ),
     Defect(

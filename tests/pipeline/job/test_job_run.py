@@ -137,6 +137,21 @@ def test_usage_is_kept_for_its_retention_and_until_it_is_rolled_up(
     assert batches(usage) == left
 
 
+@pytest.mark.parametrize(
+    ("behind_ms", "left", "is_warned"),
+    [(24 * HOUR_MS, [1, 2], False), (24 * HOUR_MS + 1, [1, 2], True), (NOW_MS, [1, 2], False)],
+)
+def test_usage_waits_for_a_day_for_roll_ups_that_are_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, behind_ms: int, left: list[int], is_warned: bool
+) -> None:
+    create_missing(str(tmp_path))
+    usage = write_usage(tmp_path, NOW_MS - 24 * HOUR_MS - 1, NOW_MS - 24 * HOUR_MS, NOW_MS)
+    settings = TablesSettings(root=str(tmp_path))
+    Upkeep(settings, ManualClock(NOW_MS), lambda: 0, lambda: NOW_MS - behind_ms).round()
+    assert batches(usage) == left
+    assert ("more than 24 h behind" in caplog.text) is is_warned
+
+
 @pytest.mark.parametrize("down_ms", [0, 365 * 24 * HOUR_MS])
 def test_minutes_are_kept_for_90_days_before_the_newest_usage(tmp_path: Path, down_ms: int) -> None:
     kept, day_ms = KeptMinutes.create(tmp_path), 24 * HOUR_MS
