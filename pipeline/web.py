@@ -3,8 +3,9 @@
 It loads no client of Kafka. A registry of metrics is made once and passed on: nothing is registered where others could
 meet it.
 
-A connection on which no whole headers have come for `REQUEST_SECONDS`, from its begin or from the last answer, is
-closed. A request that is complete has no deadline here: long polls and event streams last as long as their handlers do.
+A connection is closed if no whole headers have come for `REQUEST_SECONDS`, counted from its start or from the last
+answer, and at once if so many others are open that the process could run out of descriptors. A request that is complete
+has no deadline here: long polls and event streams last as long as their handlers do.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import ipaddress
 import json
 import logging
 import os
+import resource
 import socket
 from collections.abc import (
     Awaitable,
@@ -30,9 +32,10 @@ from importlib.metadata import version
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakSet
 
 from hypercorn.asyncio import serve
-from hypercorn.config import Config
+from hypercorn.config import Config, Sockets
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -57,10 +60,12 @@ from pipeline.errors import PipelineError
 from pipeline.settings.model import MetricsSettings
 
 REQUEST_SECONDS: Final = 10.0
+MOST_CONNECTIONS: Final = 4_096
 _BACKLOG: Final = 64
 _STOP_LOOK_SECONDS: Final = 0.1
 _STATUS: Final = {1: 500, 2: 400, 3: 404, 4: 409, 5: 422, 6: 503}
 """HTTP status by the exit code of an error."""
+_NOT_KEPT: Final = {"Cache-Control": "no-store"}
 _PROBES: Final = ("/healthz", "/readyz")
 
 Message = MutableMapping[str, Any]
@@ -312,10 +317,11 @@ def error_handlers(ways: str) -> dict[Any, Any]:
     """
 
     async def failed(_request: Request, exc: Any) -> Response:
-        return Answer({"error": exc.message, "fix": exc.fix}, _STATUS.get(exc.exit_code, 500))
+        return Answer({"error": exc.message, "fix": exc.fix}, _STATUS.get(exc.exit_code, 500), _NOT_KEPT)
 
     async def not_found(request: Request, exc: Any) -> Response:
-        return Answer({"error": f"not found: {request.method} {request.url.path}", "fix": ways}, exc.status_code)
+        error = f"not found: {request.method} {request.url.path}"
+        return Answer({"error": error, "fix": ways}, exc.status_code, _NOT_KEPT)
 
     return {PipelineError: failed, HTTPException: not_found}
 
@@ -341,6 +347,7 @@ class WebServer:
         self._config.backlog = _BACKLOG
         self._config.include_server_header = False
         self._config.errorlog = _SERVER_ERRORS
+        self._config.create_sockets = lambda: Sockets([], [self._socket], [])  # type: ignore[method-assign]
 
     @property
     def port(self) -> int:
@@ -355,7 +362,6 @@ class WebServer:
     def run(self) -> None:
         """Answer requests until `stop`."""
         with self._socket:
-            self._config.bind = [f"fd://{os.dup(self._socket.fileno())}"]
             asyncio.run(serve(self._app, self._config, shutdown_trigger=self._until_stopped))
 
     def stop(self) -> None:
@@ -372,13 +378,38 @@ _SERVER_ERRORS: Final = logging.getLogger(f"{__name__}.server")
 _SERVER_ERRORS.setLevel(logging.ERROR)
 
 
+class _ListeningSocket(socket.socket):
+    """Takes over a socket that listens, and closes what comes while `most` connections are open."""
+
+    def __init__(self, bound: socket.socket, most: int) -> None:
+        super().__init__(bound.family, bound.type, bound.proto, bound.detach())
+        self._most = most
+        self._opened: WeakSet[socket.socket] = WeakSet()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As that of a socket; `ConnectionAbortedError` for a connection that was closed at once."""
+        connection, address = super().accept()
+        if sum(other.fileno() >= 0 for other in self._opened) >= self._most:
+            connection.close()
+            raise ConnectionAbortedError
+        self._opened.add(connection)
+        return connection, address
+
+
+def connection_limit() -> int:
+    """At most `MOST_CONNECTIONS`, and at most a quarter of the descriptors that this process may open."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if descriptors == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, descriptors // 4)
+
+
 def _bound(listen: Listen) -> socket.socket:
     try:
         family, *_ = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server((listen.host, listen.port), family=family, backlog=_BACKLOG)
+        bound = socket.create_server((listen.host, listen.port), family=family, backlog=_BACKLOG)
     except OSError as exc:
         msg = f"cannot listen on {listen.host}:{listen.port}: {exc.strerror or exc}"
         raise ListenRefused(msg, "choose another port; 0 means any free one", exit_code=4) from exc
+    return _ListeningSocket(bound, connection_limit())
 
 
 def new_registry(program: str) -> CollectorRegistry:

@@ -38,7 +38,8 @@ def tables_of(runs: Measured) -> str:
     """The tables of the stages that were run, and why a stage has no figures."""
     failures = [f"* {name}: {run.splitlines()[0]}" for name, run in runs.items() if isinstance(run, str)]
     failures += [f"* {name}: wrong sums: {run.wrong}" for name, run in runs.items() if getattr(run, "wrong", "")]
-    return "\n\n".join([*_catch_up(runs), *_steady(runs), *_probe(runs), *failures])
+    parts = [*_catch_up(runs), *_steady(runs), *_probe(runs), "\n".join(failures)]
+    return "\n\n".join(filter(None, parts))
 
 
 def _rows(runs: Measured, name_of: Callable[[str], str], cells: Callable[[Any], list[str]], width: int) -> list[str]:

@@ -28,13 +28,15 @@ $pip install --quiet --no-deps --no-build-isolation .
 "$folder/venv/bin/kquota" jars fetch --with s3
 # A first session of Spark, whose JVM writes an archive of its classes when it ends: later ones start in half the time.
 "$folder/venv/bin/python" - <<'END'
+from threading import Event
+
 from pyspark import SparkContext
 
 from pipeline.settings.model import Settings
 from pipeline.stream.session import SparkStarter
 
 with SparkStarter(Settings()) as starter:
-    starter.session()
+    starter.session_unless(Event())
 gateway = SparkContext._gateway
 gateway.shutdown()
 gateway.proc.stdin.close()

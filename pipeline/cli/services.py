@@ -263,4 +263,4 @@ def _run_demo(
         return
     console.summary()
     where = path_text(place.root)
-    remark(f"its data are left in {where}, for the next demo; delete them: rm -r {shlex.quote(where)}")
+    remark(f"its data is left in {where}, for the next demo; delete them: rm -r {shlex.quote(where)}")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def doctor(source: JobSource) -> None:
-    """Check Java, jars, cluster, topics, tables, quotas and lock; one line each, with a fix.
+    """Check Java, jars, disk, tables, clock, quotas, checkpoint, cluster and topics; one line each, with a fix.
 
     Exit codes: 0 no errors; 1 at least one error. Without --bootstrap-server the cluster is not checked.
     """

@@ -269,6 +269,8 @@ def _newest(root: str, user: str | None, client_id: str) -> _Found:
 def _named_by(root: str, text: str) -> _Found:
     """The row that a text as `alice/etl` or `alice/etl@1` names, as log lines have it. Names may have slashes."""
     parts = text.split("/")
+    if len(parts) == 1:
+        raise _no_client_id(text)
     for place in range(1, len(parts)):
         user, client_id = "/".join(parts[:place]), "/".join(parts[place:])
         for name in dict.fromkeys((client_id, client_id.rpartition("@")[0] or client_id)):

@@ -109,6 +109,9 @@ def check(
     settings = source.settings(**topic_settings, job=job)
     kafka = settings.kafka
     if acls or principal or role:
+        if not is_table(output):
+            message, fix = "--acls, --principal and --role print commands, and no rows", "leave out -o"
+            raise UsageError(message, fix)
         _print_acls(role, principal, resource_names(settings), kafka.bootstrap_servers or "BROKER:9092")
         return
     specs = wanted_topics(settings, cores)

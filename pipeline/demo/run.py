@@ -154,15 +154,15 @@ class Demo:
         folder: Where everything is kept; this process has claimed it.
         settings: Of the job; addresses and folders are replaced by the demo's.
         brokers: How many; as many as in the demo before in this folder.
-        dashboard_port: Where the page listens, on this machine only; None = no page.
+        dashboard_port: Where the page listens, on this machine only.
         has_begun: Whether there are tables.
     """
 
     folder: DemoFolder
     settings: Settings
     listeners: Listeners
-    brokers: int = 1
-    dashboard_port: int | None = None
+    brokers: int
+    dashboard_port: int
     has_begun: bool = field(default=False, init=False)
     _job: Job | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -179,14 +179,12 @@ class Demo:
             starter = stack.enter_context(SparkStarter(self.settings))
             with step("broker" if self.brokers == 1 else f"{self.brokers} brokers"):
                 cluster = stack.enter_context(new_cluster(self.folder, self.brokers, self.settings.kafka.usage_topic))
-            if self.dashboard_port is not None:
-                log.info("dashboard: http://127.0.0.1:%d/ (in a few seconds)", self.dashboard_port)
+            log.info("dashboard: http://127.0.0.1:%d/ (in a few seconds)", self.dashboard_port)
             settings = demo_settings(self.settings, self.folder, cluster)
             with step("topics and tables"):
                 prepare(self.folder, settings, self.brokers)
-            if self.dashboard_port is not None:
-                page = start_command(self.folder, self.folder.dashboard_log, "dashboard", "--port", self.dashboard_port)
-                stack.callback(terminate, page, _STOP_SECONDS)
+            page = start_command(self.folder, self.folder.dashboard_log, "dashboard", "--port", self.dashboard_port)
+            stack.callback(terminate, page, _STOP_SECONDS)
             self.has_begun = True
             if self._stopped:
                 return

@@ -324,8 +324,6 @@ class KafkaFollower:
 
 # The tail: new records in the order in which the job wrote them.
 
-BEGINNING: Final = 0
-
 
 class ThrottleTail:
     """The records of the topic from an instant on. One thread.
@@ -333,7 +331,7 @@ class ThrottleTail:
     It reads the whole topic first: partitions are read one after the other, and the job has counted its records up.
 
     Args:
-        since_ms: When they were written, by wall clock; `BEGINNING` = all that the topic still has; None = from now on.
+        since_ms: When they were written, by wall clock; 0 = all that the topic still has; None = from now on.
     """
 
     def __init__(self, reader: ThrottleTopicReader, since_ms: int | None) -> None:

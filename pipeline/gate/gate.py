@@ -120,7 +120,7 @@ class Gate:
     may acquire. Start it before use, or make it with `connect`. As a context manager it starts and closes itself.
 
     Args:
-        cluster: Records of other clusters are ignored; None: all records count as records of one cluster.
+        cluster: Records of other clusters are ignored; None: those of each cluster count, on their own.
         clock: Throttles are timed on its steady time.
     """
 

@@ -123,7 +123,7 @@ def places_on_one_node(settings: Settings) -> Iterator[tuple[str, str]]:
     """Which of the settings name a place on one node's disk, each with that place.
 
     A place is shared if it is an absolute path, or such a path with the scheme `file`, in one of
-    `spark.shared_folders`; or a URI of another scheme.
+    `spark.shared_folders`; or an address of a store.
     """
     for setting, place in (("tables.root", settings.tables.root), ("stream.checkpoint", settings.stream.checkpoint)):
         parts = urlsplit(place) if scheme_of(place) else None

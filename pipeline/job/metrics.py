@@ -125,8 +125,9 @@ class ThrottledClients:
 
     Below a client is either; a user has `ALL_CLIENT_IDS`, and a client of that name no series.
 
-    At most `MOST_CLIENTS` have series: another one gets its own when one has been idle. The throttles of clients
-    without series are counted together. Shares are those of the table `rates`. Any thread may call any method.
+    Those with the most throttles keep their series. When there is no room, a client that is throttled takes the place
+    of the one with the fewest throttles that is not held. The throttles of clients without series are counted together.
+    Shares are those of the table `rates`. Any thread may call any method.
     """
 
     def __init__(self) -> None:
@@ -139,11 +140,11 @@ class ThrottledClients:
         names = (*CLIENTS.names, "quota_type", "action", "cause", "throttle_time_ms")
         rows = zip(*(written[name].to_pylist() for name in names), strict=True)
         with self._lock:
-            self._forget_idle(now_ms)
+            leaving = self._leaving(now_ms)
             for *who, quota_type, action, cause, throttle_ms in rows:
                 begins = verb_of(action, cause) == "throttle"
                 key = Target.of(dict(zip(_LABELS, (*who, quota_type), strict=True)))
-                client = self._entry(key) if begins else self._clients.get(key)
+                client = self._entry(key, leaving) if begins else self._clients.get(key)
                 if client is None:
                     self._unlisted += begins
                     continue
@@ -157,7 +158,8 @@ class ThrottledClients:
         held = CounterMetricFamily("kquota_client_held_seconds", "Time for which it was held.", labels=_LABELS)
         share = GaugeMetricFamily("kquota_client_share", "Its sensor's rate divided by its bound, now.", labels=_LABELS)
         with self._lock:
-            self._forget_idle(now_ms)
+            for key in [key for key, client in self._clients.items() if now_ms - client.until_ms > IDLE_MS]:
+                self._forget(key)
             series = []
             for key, client in self._clients.items():
                 client.settle(now_ms)
@@ -173,16 +175,26 @@ class ThrottledClients:
         what = "Throttles that began, of clients without series."
         yield CounterMetricFamily("kquota_unlisted_client_throttles", what, unlisted)
 
-    def _entry(self, key: Target) -> _Client | None:
+    def _leaving(self, now_ms: int) -> list[Target]:
+        """Clients that may lose their series, those with the fewest throttles last."""
+        if len(self._clients) < MOST_CLIENTS:
+            return []
+        free = [(client.throttles.total(), key) for key, client in self._clients.items() if client.until_ms <= now_ms]
+        return [key for _, key in sorted(free, key=lambda one: one[0], reverse=True)]
+
+    def _entry(self, key: Target, leaving: list[Target]) -> _Client | None:
         if key in self._clients:
             return self._clients[key]
-        if key.client_id == ALL_CLIENT_IDS or len(self._clients) >= MOST_CLIENTS:
+        if key.client_id == ALL_CLIENT_IDS:
             return None
+        if len(self._clients) >= MOST_CLIENTS:
+            if not leaving:
+                return None
+            self._forget(leaving.pop())
         return self._clients.setdefault(key, _Client())
 
-    def _forget_idle(self, now_ms: int) -> None:
-        for key in [key for key, client in self._clients.items() if now_ms - client.until_ms > IDLE_MS]:
-            self._unlisted += self._clients.pop(key).throttles.total()
+    def _forget(self, key: Target) -> None:
+        self._unlisted += self._clients.pop(key).throttles.total()
 
 
 def _shares(rates: pa.Table, series: Sequence[tuple[str, ...]]) -> list[tuple[Any, ...]]:

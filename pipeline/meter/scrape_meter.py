@@ -224,6 +224,7 @@ class Target:
     Attributes:
         trouble: Why it is not metered; "" if it is.
         unread: Why quota lines of its last page could not be read, or may be hidden; "" if all were read.
+        is_sparse: Whether samples were further apart than the window.
         due_ms: When it is asked again.
         began_ms: When it was asked last.
         scrape: The request that is under way.
@@ -239,6 +240,7 @@ class Target:
     is_charged: bool = True
     trouble: str = ""
     unread: str = ""
+    is_sparse: bool = False
     due_ms: int = 0
     began_ms: int = 0
     scrape: Scrape | None = None
@@ -391,7 +393,8 @@ class ScrapeMeter:
             self._charge(target, *answer)
 
     def _charge(self, target: Target, text: bytes, at: Moment) -> None:
-        if target.seen is not None and at.steady_ms <= target.seen.steady_ms:
+        apart_ms = at.steady_ms - target.seen.steady_ms if target.seen else 0
+        if target.seen is not None and apart_ms <= 0:
             return
         page = target.page = target.sensors.read(text)
         was_unread, target.unread = target.unread, page.reason
@@ -402,11 +405,20 @@ class ScrapeMeter:
         if twin is not None:
             self._tell(target, f"it shows the broker of {twin.url}, whose usage would be charged twice")
             return
+        was_away = bool(target.trouble)
         self._tell(target, "" if page.shown else _without_sensors(page, target.unread))
         if page.shown and page.reason and not was_unread:
             logger.warning(
                 "%s: lines that are not charged: %d, the first is %s", target.name, page.refused, page.reason
             )
+        if apart_ms > target.usage.window_ms and not (target.is_sparse or was_away):
+            logger.warning(
+                "%s: samples %d s apart, of which %d s are charged. Fix: scrape it every 5 s or less",
+                target.name,
+                apart_ms // 1000,
+                target.usage.window_ms // 1000,
+            )
+        target.is_sparse = apart_ms > target.usage.window_ms and not was_away
         target.observe(page, at)
 
     def _tell(self, target: Target, trouble: str) -> None:

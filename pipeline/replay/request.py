@@ -19,6 +19,7 @@ from pipeline.tables.reading import TimeSlices, read_table
 from quota.engine import Scope
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
+from quota.replay import EpochSpan
 from quota.sensors import BUCKETS_SCHEMA, of_sensors_with_parts
 from quota.snapshot import Quota, QuotaSnapshot
 from schemas.arrow import arrow_schema
@@ -38,7 +39,7 @@ def usage_not_kept(uri: str) -> NotFound:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Which quotas were in force when. Plain values, so that it can be sent to other processes.
+    """Which quotas were in force when.
 
     `from_ms` is when each snapshot came into force, ascending. The first one also holds before its time.
     """
@@ -168,8 +169,8 @@ class ReplayRequest:
 
     Attributes:
         until_ms: End of the range, exclusive.
-        quotas: Of each replay: one snapshot throughout, or those that were in force.
-        time_epoch: That of the usage; None = all there is is of one.
+        quotas: A timeline for each replay: one snapshot throughout, or those that were in force.
+        time_epoch: Only rows of this time epoch count; None = all rows do.
         old: Batches of the range that were too old to throttle by; see `old_batches`.
         start: Where it begins; None = with empty rates and full buckets, and a warm-up.
     """
@@ -255,17 +256,18 @@ class Coverage:
             return cls(since_ms, until_ms)
         epoch = next((one for one in reversed(epochs) if one.first_ms < until_ms), epochs[-1])
         end_ms = epoch.last_ms + (_SECOND_MS if source == "usage_by_second" else 1)
-        newest_usage_ms = epochs[-1].last_ms if source == "usage" else _newest_ms(table_uri(root, "usage"))
-        if epoch == epochs[-1] and newest_usage_ms is not None and newest_usage_ms < end_ms:
-            end_ms = max(end_ms, (_newest_ms(table_uri(root, "throttle_events")) or 0) + 1)
+        usage = epochs[-1] if source == "usage" else _newest_epoch(table_uri(root, "usage"))
+        if epoch == epochs[-1] and usage is not None and usage.last_ms < end_ms:
+            events = _newest_epoch(table_uri(root, "throttle_events"))
+            if events is not None and events.time_epoch == epoch.time_epoch:
+                end_ms = max(end_ms, events.last_ms + 1)
         start_ms = min(max(since_ms, epoch.first_ms), until_ms)
         end_ms = max(min(until_ms, end_ms), start_ms)
-        return cls(start_ms, end_ms, epoch.time_epoch if len(epochs) > 1 else None)
+        return cls(start_ms, end_ms, epoch.time_epoch)
 
 
-def _newest_ms(uri: str) -> int | None:
-    """The newest instant of the newest time epoch of a table; None if it has no rows or is missing."""
+def _newest_epoch(uri: str) -> EpochSpan | None:
+    """The newest time epoch of a table; None if it has no rows or is missing."""
     with suppress(TableMissing):
-        if epochs := TimeSlices(uri, "evaluated_at_ms").epochs:
-            return epochs[-1].last_ms
+        return next(reversed(TimeSlices(uri, "evaluated_at_ms").epochs), None)
     return None

@@ -40,7 +40,7 @@ class SimulatedBatch:
 
 
 def read_events(text: str, slot_ms: int) -> CollectedBatch:
-    """The usage of a file, in slots of time in place of sample windows.
+    """The usage of a file, in slots of `slot_ms` in place of sample windows: `sample_start_ms` is a slot's start.
 
     Each line is a value as on the usage topic, with the number of the line as its offset: read as the job does.
     """

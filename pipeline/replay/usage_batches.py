@@ -203,7 +203,7 @@ class Holds:
 class HeldTimes:
     """The times in a range in which each client is held: by throttles of its own, and by those of its user.
 
-    Those of its user that except it do not count. `until_ms` is exclusive.
+    A throttle of its user does not count while the client is among its exceptions. `until_ms` is exclusive.
     """
 
     def __init__(self, holds: Holds, since_ms: int, until_ms: int) -> None:

@@ -27,7 +27,7 @@ from quota.units import Mistake
 
 _A_STATEMENT: Final = "the table is as it was; write for example UPDATE quotas SET mode = 'shadow' WHERE user = 'alice'"
 _ROWS_ONLY: Final = (
-    "in an object store only rows are stored: run it where Spark writes there, while nobody edits quotas"
+    "in an object store only rows are stored: run it where Spark writes there, while no one edits quotas"
 )
 _VIOLATED: Final = "[DELTA_VIOLATE_CONSTRAINT"
 

@@ -116,7 +116,7 @@ def unreadable(uri: str, failure: Exception, version: int | None = None) -> Tabl
     files = LogFiles.of(uri)
     if (damage := None if files is None else files.damage()) is not None:
         return TableUnreadable(uri, damage.cause, damage.fix, is_file_missing=is_gone, exit_code=_DAMAGED)
-    if OF_FEATURES.search(text):
+    if not is_gone and OF_FEATURES.search(text.replace(uri, "")):
         return TableUnreadable(uri, cause, UNDO_OTHERS, exit_code=_DAMAGED)
     fix = None
     if is_gone:

@@ -86,7 +86,7 @@ class StoredTable:
         return self._extreme(f"max.{column}", max)
 
     def oldest_value(self, column: str) -> int | None:
-        """The smallest value of such a column; otherwise as `newest_value`."""
+        """The smallest value of an INT64 column with statistics, from the log; None without rows."""
         return self._extreme(f"min.{column}", min)
 
     def newest_instant(self) -> Instant | None:

@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 from pydantic import BaseModel
 
-from pipeline.tables.port import Condition, Instant, TableWriter
+from pipeline.tables.port import Instant, TableWriter
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.upkeep import log_failures
 from quota.entity import Owners
@@ -57,11 +57,12 @@ class UsageRollUp:
     """One of the roll-ups of `usage`.
 
     Attributes:
-        name: Of its spans, in the name of its first column.
+        name: `second` or `minute`: the first column is `<name>_start_ms`.
+        row: The model of its rows.
         span_ms: Length of its spans, which begin at multiples of it since the epoch.
         lateness_ms: A span is written when stored usage is so far past its end.
-        step_ms: How long the time is, at most, of which one commit takes the usage. At 20 000 events a second 20 s are
-            200 000 rows by second, and 70 to 100 MB while they are written.
+        step_ms: The longest time of which one commit takes the usage. At 20 000 events a second 20 s are 200 000 rows
+            by second, and 70 to 100 MB while they are written.
         due: By SQL, when a row of `usage` is due: a commit takes the rows that are due in its time.
         taken: The rows that are due in [{from_ms}, {until_ms}), as a condition by which whole files are passed over.
     """
@@ -118,7 +119,8 @@ class UsageRoller:
             newest = usage.newest_instant()
             if newest is None:
                 return
-            epochs = range(self._first_epoch, newest.time_epoch + 1)
+            oldest = usage.oldest_value("time_epoch") or 0
+            epochs = range(max(self._first_epoch, oldest), newest.time_epoch + 1)
             # All are known before any is written: nothing is rolled up of an epoch that a failure keeps from its turn.
             begins_ms = {epoch: self._begin_ms(usage, epoch) for epoch in epochs}
             self._done_ms = dict(begins_ms)
@@ -219,7 +221,7 @@ class ThrottleByMinute:
                 done = (events.oldest_value(_ORDER) or 0) - 1
             while newest is not None and done < newest:
                 last = min(done + RECORDS_PER_APPEND, newest)
-                found = events.answer(_THROTTLE_SQL.format(first=_first_needed(events, done), done=done, last=last))
+                found = events.answer(_THROTTLE_SQL.format(done=done, last=last, since_ms=_ran_since_ms(events, done)))
                 rows = conform(self._with_owners(found), ThrottleByMinuteRow)
                 self._minutes.append(rows, {self._app_id: last}, {})
                 done = last
@@ -230,10 +232,7 @@ class ThrottleByMinute:
         return found.append_column("owner", pa.array(owners, pa.string()))
 
 
-def _first_needed(events: StoredTable, done: int) -> int:
-    """The first record that may have run until the one that was taken last; the one after that if none has."""
+def _ran_since_ms(events: StoredTable, done: int) -> int:
+    """What ended before this instant was over when the record that was taken last was stored."""
     last = events.rows(["throttled_until_ms", "throttle_time_ms"], [(_ORDER, "=", done)])
-    stored_ms = max(map(written_ms, last), default=0)
-    ran: list[Condition] = [(_ORDER, "<=", done), ("throttled_until_ms", ">=", stored_ms - _LONG_OVER_MS)]
-    first = events.smallest(_ORDER, ran)
-    return done + 1 if first is None else first
+    return max(map(written_ms, last), default=0) - _LONG_OVER_MS

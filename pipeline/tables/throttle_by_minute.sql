@@ -1,12 +1,22 @@
--- What the records of `throttle_events` after {done} and up to {last} add to each minute. Those from {first} on are
--- read: the last record of each target before them, where that is a throttle that may have run until them, is among
--- these.
-WITH records AS (
+-- What the records of `throttle_events` after {done} and up to {last} add to each minute. The last record of each
+-- target before them is read, too, where it is a throttle that ended at {since_ms} or later: it may have run until them.
+WITH every AS (
   SELECT
     "cluster", broker_id, "user", client_id, quota_type, quota_version, publish_seq, cause, decision_id,
-    action = 'throttle' AS holds, throttled_until_ms, throttled_until_ms - throttle_time_ms AS stored_ms
+    action = 'throttle' AS holds, throttled_until_ms, throttled_until_ms - throttle_time_ms AS stored_ms,
+    -- A user that is held for several quota types is as many targets.
+    CASE WHEN client_id IS NULL THEN quota_type END AS type_of_user
   FROM source
-  WHERE publish_seq >= {first} AND publish_seq <= {last}
+), before AS (
+  SELECT max(publish_seq) AS last_seq
+  FROM every
+  WHERE publish_seq <= {done} AND throttled_until_ms >= {since_ms}
+  GROUP BY "cluster", broker_id, "user", client_id, type_of_user
+), records AS (
+  SELECT * FROM every WHERE publish_seq > {done} AND publish_seq <= {last}
+  UNION ALL
+  SELECT every.* FROM every JOIN before ON publish_seq = last_seq
+  WHERE publish_seq <= {done} AND throttled_until_ms >= {since_ms} AND holds
 ), followed AS (
   SELECT
     *,
@@ -14,9 +24,8 @@ WITH records AS (
     lead(publish_seq) OVER of_target AS next_seq,
     least(throttled_until_ms, lead(stored_ms) OVER of_target) AS end_ms
   FROM records
-  -- A user that is held for several quota types is as many targets.
   WINDOW of_target AS (
-    PARTITION BY "cluster", broker_id, "user", client_id, CASE WHEN client_id IS NULL THEN quota_type END
+    PARTITION BY "cluster", broker_id, "user", client_id, type_of_user
     ORDER BY publish_seq
   )
 ), held AS (

@@ -1,4 +1,4 @@
-"""The one place that wires engine, decider, publisher, purgatory and ledger to each other.
+"""The one place that wires engine, decider, purgatory and ledger to each other, and to a publisher.
 
 The job, replays, the closed-loop benchmark and the tests of faults all call it, so what is proven of one
 holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.take_over` is the step that takes up

@@ -172,7 +172,7 @@ class ThrottleLedger:
         return found
 
     def rows(self, holds: Holds) -> pa.Table:
-        """They as rows of `HELD`."""
+        """These holds as rows of `HELD`."""
         throttles = self.throttles(holds)
         columns = {
             **columns_of(self.names(holds), CLIENTS),

@@ -62,7 +62,7 @@ class Throttles:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Of each of n clients the throttle that runs, or the last one.
+    """The running throttle of each of n targets, or its last one.
 
     Attributes:
         decision_ids: The decisions that began them; None where none is held.

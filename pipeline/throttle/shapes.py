@@ -152,7 +152,7 @@ class Publications:
         return len(self.holds)
 
     def written(self, first_seq: int, wall_ms: int | Ints) -> pa.Table:
-        """They as rows of `WRITTEN`; their ends count from this instant on the wall clock, or each from its own."""
+        """As rows of `WRITTEN`; the ends count from this instant on the wall clock, or each from its own."""
         columns: dict[str, Values | str | int] = {
             **columns_of(self.clients, CLIENTS),
             "except_client_ids": lists_of(self.excepted),

@@ -129,11 +129,6 @@ def _every_violation(publish: Change, violations: Any, running: Any, now_ms: int
     return publish(violations, replace(running, end_ms=running.end_ms * 0), now_ms, slicing)
 
 
-def _without_first(publish: Change, *arguments: Any) -> Any:
-    news, slices_ms = publish(*arguments)
-    return news[1:], slices_ms[1:]
-
-
 def _by_x_alone(publish: Change, violations: Any, *others: Any) -> Any:
     return publish(replace(violations, claims=replace(violations.claims, owed_ms=violations.throttle_time_ms)), *others)
 

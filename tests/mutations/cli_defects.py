@@ -7,11 +7,8 @@ from tests.mutations.planting import Defect
 _EDITS: Final = "tests/pipeline/cli/test_quota_edits.py"
 _OUTPUT: Final = "tests/pipeline/cli/test_output.py"
 _EXPLAIN: Final = "tests/pipeline/cli/test_throttles_explain.py"
-_LIST: Final = "tests/pipeline/cli/test_throttles.py"
 _WHAT_IF: Final = "tests/pipeline/replay/test_what_if.py"
-_REPORT: Final = "tests/pipeline/replay/test_report.py"
 _FINDINGS: Final = "tests/pipeline/observe/test_findings.py"
-_OBSERVED: Final = "tests/pipeline/observe/test_findings.py"
 
 DEFECTS: Final = (
     Defect(

@@ -15,7 +15,6 @@ _FILES: Final = "tests/pipeline/cli/test_quota_files.py"
 _READING: Final = "tests/pipeline/tables/quotas/test_file_reading.py"
 _HISTORY: Final = "tests/pipeline/cli/test_quota_history.py"
 _LOG_FILES: Final = "tests/pipeline/tables/test_log_files.py"
-_COMMITTING: Final = "tests/pipeline/tables/test_committing.py"
 
 DEFECTS: Final = (
     Defect(

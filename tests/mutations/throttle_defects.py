@@ -4,7 +4,6 @@ from typing import Final
 
 from tests.mutations.planting import Defect
 
-_LIFECYCLE: Final = "tests/pipeline/throttle/test_lifecycle.py"
 _PURGATORY: Final = "tests/pipeline/throttle/test_purgatory.py"
 _PUBLISHER: Final = "tests/pipeline/throttle/test_publisher.py"
 _DECIDER: Final = "tests/pipeline/throttle/test_decider.py"

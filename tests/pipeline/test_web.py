@@ -1,6 +1,7 @@
 """One server for gate, dashboard and metrics: who may ask, what is asked, and that unfinished requests stop nothing."""
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +13,7 @@ import pytest
 
 from pipeline import web
 from pipeline.web import Guard, Listen, ListenRefused, WebServer
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 HALF = b"GET /v1/throttle HTTP/1.1\r\nX: "
 WHOLE = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -74,6 +75,29 @@ def test_a_request_whose_headers_do_not_end_has_a_deadline(monkeypatch: pytest.M
 def test_half_a_body_holds_no_connection_that_was_answered() -> None:
     with served(hello) as connect:
         assert is_cut(connect(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n1"))
+
+
+def test_beyond_the_most_connections_a_newcomer_is_closed_until_one_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "MOST_CONNECTIONS", 3)
+    with served(hello) as connect:
+        opened = [connect(HALF) for _ in range(3)]
+        assert is_cut(connect(WHOLE))
+        opened[0].close()
+
+        def is_answered() -> bool:
+            with suppress(ConnectionResetError):
+                return status(connect(WHOLE)) == "200"
+            return False
+
+        wait_until(is_answered, "room for a connection")
+
+
+@pytest.mark.parametrize(("descriptors", "limit"), [(1_024, 256), (100_000, 4_096), (-1, 4_096)])
+def test_connections_take_at_most_a_quarter_of_the_descriptors(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, limit: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (descriptors, descriptors))
+    assert web.connection_limit() == limit
 
 
 def test_unfinished_requests_leave_room_for_a_complete_one() -> None:

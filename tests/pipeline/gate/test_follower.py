@@ -17,7 +17,6 @@ from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate import follower as topic_reader
 from pipeline.gate.follower import (
-    BEGINNING,
     Found,
     KafkaFollower,
     ThrottleTail,
@@ -340,7 +339,7 @@ def test_partitions_that_are_read_one_after_the_other_are_told_in_the_jobs_order
         [Found(0, 0, violation(0, "a")), Found(0, 1, violation(2, "a"))],
         [Found(1, 0, violation(1, "b", "web"))],
     )
-    assert tailed(reader, BEGINNING) == [0, 1, 2]
+    assert tailed(reader, 0) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("later_ms", "told"), [(-1, [0, 1]), (0, [0, 1]), (1, [])])

@@ -192,15 +192,16 @@ def test_a_user_has_the_client_id_of_all_and_a_client_of_that_name_has_no_series
     }
 
 
-def test_where_there_are_too_many_another_client_gets_series_when_one_has_been_idle() -> None:
+def test_where_there_are_too_many_the_clients_that_are_held_or_throttled_most_keep_their_series() -> None:
     clients, names = ThrottledClients(), [f"user {number}" for number in range(MOST_CLIENTS)]
-    clients.announce(pa.concat_tables(map(throttled, names)), 0)
-    clients.announce(throttled("user 1"), IDLE_MS)
-    clients.announce(throttled("too many"), 1_000 + IDLE_MS)
-    found = listed(clients, 1_000 + IDLE_MS)
-    assert (len(found), found[""], found["user 1"], found.get("too many")) == (MOST_CLIENTS + 1, 1, 2, None)
-    clients.announce(throttled("later"), 1_001 + IDLE_MS)
-    assert listed(clients, 1_001 + IDLE_MS) == {"user 1": 2, "later": 1, "": MOST_CLIENTS}
+    for again in (names, names[1:]):
+        clients.announce(pa.concat_tables(map(throttled, again)), 0)
+    clients.announce(throttled("while all are held"), 999)
+    assert (len(listed(clients, 999)), listed(clients, 999)[""]) == (MOST_CLIENTS + 1, 1)
+    clients.announce(throttled("when none is held"), 1_000)
+    found = listed(clients, 1_000)
+    assert (found["when none is held"], found["user 1"], found.get("user 0")) == (1, 2, None)
+    assert (len(found), found[""]) == (MOST_CLIENTS + 1, 2)
 
 
 def test_only_a_job_with_a_port_fills_a_registry() -> None:

@@ -129,6 +129,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"user": ""}, "'user' must not be empty"),
     ({"user": "x" * 32_768}, "'user' must be at most 32767 bytes of UTF-8"),
     ({"client_id": ...}, "'client_id' must be present"),
+    ({"client_id": "\ud83d"}, "'client_id' must be Unicode text, without lone surrogates"),
+    ({"broker_id": "\ud83d"}, "'broker_id' must be Unicode text, without lone surrogates"),
     ({"client_id": 42}, "'client_id' must be a JSON string"),
     ({"client_id": "用" * 10_923}, "'client_id' must be at most 32767 bytes of UTF-8"),
     ({"broker_id": 1}, "'broker_id' must be a JSON string"),
