@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quota.engine import RATES_SCHEMA, QuotaEngine, Scope
@@ -387,6 +387,10 @@ def test_resolution_equals_a_search_row_by_row(rows: list[Any]) -> None:
     assert engine.resolve(table(entities)).to_pylist() == model.resolve(entities)
 
 
+PRODUCED = 5.0, None, None
+
+
+@example([("a", "c", "enforce", PRODUCED), (DEFAULT, "", "enforce", PRODUCED), (DEFAULT, "d", "enforce", PRODUCED)])
 @given(some_quotas)
 @settings(max_examples=150)
 def test_a_throttle_of_a_user_holds_exactly_the_clients_that_resolve_to_its_sensor(rows: list[Any]) -> None:

@@ -64,6 +64,15 @@ def test_an_edit_that_no_longer_enforces_releases(rows: list[dict[str, object]])
     assert loop.told()[-1] == ("release", "quota_changed", 0)
 
 
+def test_an_edit_that_puts_a_client_into_another_sensor_with_an_equal_bound_releases_it() -> None:
+    of_client_id = quota("", 1_000.0, "c")
+    loop = HandLoop(of_client_id)
+    loop.batch(alice=60_000)
+    assert loop.records[-1].target == Target("", "alice", "c", None)
+    assert loop.edit(of_client_id, quota("alice", 1_000.0, "c")) == 1
+    assert loop.told()[-1] == ("release", "quota_changed", 0), "it owes nothing in the new one"
+
+
 @pytest.mark.parametrize(
     "own", [quota("alice", 1_000.0, "c"), quota("alice", None, "c", "exempt")], ids=["equal bound", "exempt"]
 )
