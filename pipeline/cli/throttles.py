@@ -268,6 +268,8 @@ def _newest(root: str, user: str | None, client_id: str) -> _Found:
 
 def _named_by(root: str, text: str) -> _Found:
     """The row that a text as `alice/etl` or `alice/etl@1` names, as log lines have it. Names may have slashes."""
+    from pipeline.tables.throttles import no_decision
+
     parts = text.split("/")
     if len(parts) == 1:
         raise _no_client_id(text)
@@ -276,7 +278,7 @@ def _named_by(root: str, text: str) -> _Found:
         for name in dict.fromkeys((client_id, client_id.rpartition("@")[0] or client_id)):
             with suppress(NotFound):
                 return _newest(root, user, name)
-    raise _no_client_id(text)
+    raise no_decision(root, f"of {text}")
 
 
 _BAR_WIDTH: Final = 40

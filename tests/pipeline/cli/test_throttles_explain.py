@@ -386,6 +386,12 @@ def test_a_user_alone_is_answered_with_what_to_name(throttled: Throttled) -> Non
     assert "name a client-id of alice, or '*' for all of them. Fix: see who was held: " in answer.stderr
 
 
+def test_a_client_without_decisions_is_not_asked_for_its_client_id(throttled: Throttled) -> None:
+    answer = kquota("throttles", "explain", "alice/unknown", "--tables", throttled.job.root)
+    assert (answer.exit_code, answer.stdout) == (3, "")
+    assert answer.stderr.startswith("kquota: no decision of alice/unknown in ")
+
+
 def test_names_with_slashes_are_found_and_an_empty_user_is_refused(tmp_path: Path) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
     job.batch([usage_row(AT_MS, user="a/b", client_id="c/d", produced_bytes=90_000)])
