@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import PydanticKnownError
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from schemas import columns as c
@@ -30,7 +31,12 @@ class MaxUtf8Bytes:
         return {**handler(schema), "maxLength": self.max_utf8_bytes}
 
     def _checked(self, value: str) -> str:
-        if len(value.encode()) > self.max_utf8_bytes:
+        try:
+            size_bytes = len(value.encode())
+        except UnicodeEncodeError as exc:
+            kind: Final = "string_unicode"
+            raise PydanticKnownError(kind) from exc
+        if size_bytes > self.max_utf8_bytes:
             message = f"must be at most {self.max_utf8_bytes} bytes of UTF-8"
             raise ValueError(message)
         return value

@@ -159,8 +159,8 @@ def print_rows(
     """Print rows that share their keys.
 
     `table` fits the terminal, or 80 columns where there is none (or the variable COLUMNS). It shows the columns of the
-    layout, and names on stderr the columns without room. `wide` shows all columns in full. Without rows a table
-    prints nothing, JSON and YAML an empty list.
+    layout; those that do not fit are named on stderr. `wide` shows all columns in full. If there are no rows, a table
+    prints nothing, and JSON and YAML print an empty list.
 
     Args:
         output: One of `FORMATS`.

@@ -67,8 +67,8 @@ def build_app(answers: Answers, token: str | None = None) -> Starlette:
 
     routes = [Route(path, partial(_file, "index.html")) for path in ("/", "/client", "/quotas", "/pipeline")]
     routes += [Route("/static/{name}", _static), Route("/favicon.svg", partial(_file, "favicon.svg"))]
-    # Each look at the tables takes memory of its own; more at once than there are cores are no quicker. Files have
-    # other threads, so that they are answered at any load.
+    # Every answer that reads the tables needs memory, and more of them at a time than there are cores gain nothing.
+    # Files are served by other threads, so they are answered under any load.
     at_once = asyncio.Semaphore(_ANSWERS_AT_ONCE)
     routes += [Route(path, partial(_answered, at_once, path, view)) for path, view in answers.by_path().items()]
     routes += [Route("/access", partial(_access, token))]

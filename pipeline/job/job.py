@@ -210,9 +210,9 @@ class ClockSetBack(PipelineError):
 
 
 def _may_be_tried_again(failure: BaseException) -> bool:
-    """Not when another driver has taken over, nor when settings or data forbid it: those do not pass by waiting.
+    """False if another driver has taken over, or if settings or data forbid it: waiting does not help there.
 
-    When no Spark master answers there is no session, so it is not tried again either.
+    False, too, if no Spark master answers: then there is no session to go on with.
     """
     is_refused = isinstance(failure, PipelineError) and failure.exit_code in {2, 4, 5}
     return not (is_refused or isinstance(failure, MasterUnreachable))

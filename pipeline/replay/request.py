@@ -229,7 +229,7 @@ class Coverage:
 
     Attributes:
         until_ms: Exclusive.
-        time_epoch: None = all usage is of one.
+        time_epoch: That of the usage; None = there is no usage.
     """
 
     since_ms: int

@@ -116,7 +116,10 @@ class _Replay:
             self._last_window[client] = window
 
     def _defer(self, batches: Sequence[UsageBatch]) -> None:
-        """Add up what clients used in these batches while they were held: what comes later holds nobody before."""
+        """Add up what clients used in these batches while they were held.
+
+        A record counts from its own instant on, so later ones change nothing for these batches.
+        """
         clients = np.concatenate([batch.clients for batch in batches])
         used_at_ms = np.concatenate([batch.usage.last_ms for batch in batches])
         used_bytes = np.concatenate([batch.used_bytes for batch in batches])
@@ -156,8 +159,7 @@ class _Replay:
             self._job.put_in_force(snapshot)
         rows = start.throttles
         for row in rows.to_pylist():
-            excepted = tuple(row["except_client_ids"] or ())
-            self._holds.hear(Target.of(row), row["evaluated_at_ms"], row["throttle_time_ms"], excepted)
+            self._holds.hear_row(row, row["evaluated_at_ms"])
         # The clock that they were written on is not that of the usage.
         until_ms = pa.array(int64s(rows, "evaluated_at_ms") + int64s(rows, "throttle_time_ms"))
         running = rows.set_column(rows.schema.get_field_index("throttled_until_ms"), "throttled_until_ms", until_ms)

@@ -174,8 +174,7 @@ class Simulation:
         """Show what was heard, in the order of time: targets are checked together, each at its own instant."""
         for record in sorted(self._heard, key=written_ms):
             at_ms, target = written_ms(record), Target.of(record)
-            time_ms = record["throttle_time_ms"] if record["action"] == "throttle" else None
-            self._holds.hear(target, at_ms, time_ms, record["except_client_ids"] or ())
+            self._holds.hear_row(record, at_ms)
             for client in self._of_user[target.user]:
                 names = client.user, client.client_id
                 if client.broker_id == target.broker_id and holds(record, *names):

@@ -2,10 +2,10 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -199,6 +199,11 @@ class Holds:
         if throttle_time_ms is not None:
             spans.append(Span(at_ms, end_ms, excepted))
 
+    def hear_row(self, row: Mapping[str, Any], at_ms: int) -> None:
+        """Take in a record as a row of `throttle_events`."""
+        time_ms = row["throttle_time_ms"] if row["action"] == "throttle" else None
+        self.hear(Target.of(row), at_ms, time_ms, tuple(row["except_client_ids"] or ()))
+
 
 class HeldTimes:
     """The times in a range in which each client is held: by throttles of its own, and by those of its user.
@@ -270,8 +275,7 @@ def recorded_outcomes(request: "ReplayRequest", clients: Iterable[ClientKey] = (
         windows[ClientKey.of(row)].add(row["evaluated_at_ms"] // request.settings.engine.sample_window_ms)
     records, holds = events.read([*_NAMES, *_RECORD], since_ms - _LONGEST_THROTTLE_MS, until_ms), Holds()
     for row in records.sort_by("publish_seq").to_pylist():
-        time_ms = row["throttle_time_ms"] if row["action"] == "throttle" else None
-        holds.hear(Target.of(row), row["evaluated_at_ms"], time_ms, row["except_client_ids"] or ())
+        holds.hear_row(row, row["evaluated_at_ms"])
     times = HeldTimes(holds, since_ms, until_ms)
     named = (ClientKey(broker, user, name) for broker, user, name, _ in holds.spans if name is not None)
     return {one: Outcome(len(windows.get(one, ())), times.ms_of(one)) for one in {*windows, *named, *clients}}

@@ -406,8 +406,6 @@ _CAUSES: Final = {
 
 def _cause_of(error: Any) -> str:
     (name,), kind, limits = error["loc"], error["type"], error.get("ctx", {})
-    if isinstance(limits.get("error"), UnicodeEncodeError):
-        kind = "string_unicode"
     if kind == "string_too_short":
         return f"'{name}' must not be empty"
     if "ge" in limits:

@@ -20,7 +20,7 @@ from pipeline.tables.upkeep import log_failures
 from quota.entity import Owners
 from schemas.arrow import conform
 from schemas.throttle_record import ThrottleByMinuteRow, written_ms
-from schemas.usage import UsageByMinuteRow, UsageBySecondRow
+from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageSums
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +40,7 @@ def _statement(file: str) -> str:
 # an app id of its own.
 
 _USAGE_SQL: Final = _statement("usage_roll_up.sql")
-_SUMS: Final = (
-    *("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "exempt_time_ns", "request_count"),
-    "broker_throttle_ms",
-)
+_SUMS: Final = [name for name in UsageSums.model_fields if name not in {"broker_id", "user", "client_id"}]
 # A sum of nulls alone is null. One above 2^62 is cut to it, and never wraps around to a negative one.
 _SUM: Final = (
     "CAST(CASE WHEN sum(CAST({0} AS DECIMAL(38, 0))) > 4611686018427387904 THEN 4611686018427387904 "

@@ -35,7 +35,7 @@ _LONG_AGO_MS: Final = -(1 << 52)
 _FORGOTTEN_SLACK: Final = 1 << 16
 
 Key = tuple[int, int]
-"""Of a target, client or user: `QuotaEngine.keys_of`."""
+"""The key of a target, which is a client or a user; see `QuotaEngine.keys_of`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,9 +100,9 @@ class DueHolds:
             return len(self._popped)
 
     def take(self) -> dict[Hold, int]:
-        """Those that wait to be checked, in the order (due, submission), and when each was handed out.
+        """Take the holds that wait to be checked, in the order (due, submission), each with when it was handed out.
 
-        They wait no longer.
+        After this call they no longer wait.
         """
         with self._lock:
             taken, self._popped = self._popped, {}
