@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
 from typing import Final, Literal
 
 from deltalake.exceptions import DeltaError
@@ -31,8 +30,7 @@ from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.upkeep import clean, compact
-from quota.broker_levels.entries import OwnLimits
-from quota.broker_levels.sync import AlterBudget, BrokerSync
+from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import Change
 from quota.units import age_text
 
@@ -52,14 +50,13 @@ def open_sources(settings: Settings) -> Sources:
     return sources
 
 
-def new_control(settings: Settings, *, adopt: bool, at_once: bool = False) -> BrokerSync:
-    """What decides what to write; `at_once`: all changes in one period."""
+def new_control(settings: Settings, *, adopt: bool) -> BrokerSync:
+    """What decides what to write."""
     return BrokerSync(
-        budget=AlterBudget(1 << 30 if at_once else settings.sync.alters_per_second),
         adopt=adopt,
         num_samples=settings.engine.num_samples,
         sample_window_ms=settings.engine.sample_window_ms,
-        own_limits=OwnLimits(settings.sync.own_entries_per_user, settings.sync.own_entries),
+        own_entries_per_user=settings.sync.own_entries_per_user,
     )
 
 
@@ -144,38 +141,38 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
     access = ClusterAccess.from_settings(settings.kafka)
     with sync_lock(settings.tables.root), NativeQuotas(access) as cluster:
         sources = open_sources(settings)
-        name = _name_once_reached(settings, access, wait)
-        if name is None:
-            return
-        sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt)
         failed = partial(log.error, "upkeep of broker_quotas has ended: %s")
         upkeep = Background("sync-upkeep", partial(_upkeep, settings.tables), failed)
-        upkeep.start()
+        metrics = metrics or SyncMetrics(CollectorRegistry(), SystemClock())
+        begun: list[tuple[BrokerQuotaSync, BrokerSync]] = []
+
+        def step() -> None:
+            if not begun:
+                begun.append(_taken_over(settings, sources, cluster_name(settings, access), cluster, adopt=adopt))
+                upkeep.start()
+            sync, control = begun[0]
+            metrics.period_done(control, sync.step())
+
         try:
-            metrics = metrics or SyncMetrics(CollectorRegistry(), SystemClock())
-
-            def step() -> None:
-                metrics.period_done(control, sync.step())
-
             _run_periods(step, metrics, settings.sync.period_ms / 1000, wait)
         finally:
             upkeep.close(_UPKEEP_PATIENCE_SECONDS)
 
 
 def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
-    """Do one period, with all changes that it wants. Returns what is known after it. Raises as `run_sync`."""
+    """Do one period. Returns what is known after it. Raises as `run_sync`."""
     access = ClusterAccess.from_settings(settings.kafka)
     with sync_lock(settings.tables.root), NativeQuotas(access) as cluster:
         sources, name = open_sources(settings), cluster_name(settings, access)
-        sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt, at_once=True)
+        sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt)
         log.info("changes made: %d", sync.step())
         return control
 
 
 def _taken_over(
-    settings: Settings, sources: Sources, name: str, cluster: NativeQuotas, *, adopt: bool, at_once: bool = False
+    settings: Settings, sources: Sources, name: str, cluster: NativeQuotas, *, adopt: bool
 ) -> tuple[BrokerQuotaSync, BrokerSync]:
-    control, table = new_control(settings, adopt=adopt, at_once=at_once), BrokerQuotasTable(settings.tables.root, name)
+    control, table = new_control(settings, adopt=adopt), BrokerQuotasTable(settings.tables.root, name)
     sync = BrokerQuotaSync(control, sources, table, cluster, SystemClock(), settings.sync.describe_every_ms)
     sync.take_over()
     return sync, control
@@ -212,24 +209,12 @@ def _is_final(failure: PipelineError, has_looked: bool) -> bool:
     return failure.exit_code in {2, 4, 5} or not (has_looked or isinstance(failure, ClusterUnreachable))
 
 
-def _name_once_reached(settings: Settings, access: ClusterAccess, wait: Wait) -> str | None:
-    """The name of the cluster, as soon as it answers; None if stopped meanwhile."""
-    for rest_seconds in chain(PAUSES_SECONDS, repeat(PAUSES_SECONDS[-1])):
-        try:
-            return cluster_name(settings, access)
-        except ClusterUnreachable as exc:
-            log.warning("%s; next try in %g s", exc, rest_seconds)
-        if wait(rest_seconds):
-            break
-    return None
-
-
 # What a sync would do now.
 
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """What a sync would do: changes, the most urgent first. `control` has what it leaves, owns or cannot write."""
+    """What a sync would do. `control` has what it leaves, owns or cannot write."""
 
     cluster: str
     quota_version: int
@@ -251,7 +236,7 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     owned, undecided = state
     sources.quotas.poll()  # an edit that a running sync has followed meanwhile
     now_ms, quotas = wall_ms(), sources.quotas.pin()
-    control = new_control(settings, adopt=adopt, at_once=True)
+    control = new_control(settings, adopt=adopt)
     control.restore_owned(owned, undecided, now_ms)
     control.load_quotas(quotas, sources.mirror)
     control.set_brokers(found.broker_ids)

@@ -58,8 +58,7 @@ MOST_LINES: Final = 200
 
 
 _MORE_ROOM: Final = (
-    "give such a user one quota for all its client-ids, or raise own_entries_per_user and own_entries under [sync] in "
-    "the settings"
+    "give such a user one quota for all its client-ids, or raise own_entries_per_user under [sync] in the settings"
 )
 
 

@@ -232,12 +232,10 @@ class SyncSettings(Branch):
 
     period_ms: int = Field(1_000, ge=100, description="how often it looks for new quotas and new usage")
     describe_every_ms: int = Field(10_000, ge=1_000, description="how often it compares with what the brokers hold")
-    alters_per_second: int = Field(5_000, ge=1, description="most values that it changes per second")
     users: tuple[str, ...] = Field((), description="whose rows it puts on the brokers; none = all rows")
     own_entries_per_user: int = Field(
         100, ge=0, description="most entries on the brokers for clients of one user that a default bounds"
     )
-    own_entries: int = Field(5_000, ge=0, description="most such entries, of all users together")
 
 
 class MetricsSettings(Branch):

@@ -266,22 +266,18 @@ def _with_rows(snapshot: QuotaSnapshot, bounds: dict[EntryKey, float]) -> QuotaS
     return replace(snapshot, quotas=tuple(rows.values()))
 
 
-@dataclass(frozen=True, slots=True)
-class OwnLimits:
-    """The largest numbers of own entries: of one user, and of all users together. Clients can make up client-ids.
-
-    Sensors of a client-id alone count as those of one user.
-    """
-
-    per_user: int = 100
-    in_all: int = 5_000
+MOST_OWN_PER_USER: Final = 100
+"""The most own entries of one user. Clients can make up client-ids."""
 
 
 class OwnGrants:
-    """Which sensors of defaults have an entry of their own: as many as the limits allow, and none that does harm.
+    """Which sensors of defaults have an entry of their own: as many of each user as may be, and none that does harm.
 
     The answers of `own_entries` are kept until the quotas change, because asking is dear. An answer depends on no other
     entry, so only new sensors are asked for.
+
+    Args:
+        most_per_user: the most entries of one user. Sensors of a client-id alone count as those of one user.
 
     Attributes:
         granted: the entries.
@@ -289,8 +285,8 @@ class OwnGrants:
         left_out: by user, how many of the sensors that asked last found no room.
     """
 
-    def __init__(self, limits: OwnLimits | None = None) -> None:
-        self._limits = limits or OwnLimits()
+    def __init__(self, most_per_user: int = MOST_OWN_PER_USER) -> None:
+        self._most_per_user = most_per_user
         self.load(QuotaSnapshot(0, ()))
 
     def load(self, snapshot: QuotaSnapshot) -> None:
@@ -304,15 +300,14 @@ class OwnGrants:
     def ask(self, keys: Iterable[EntryKey], most: int | None = None) -> None:
         """Ask for these too, who should come first first; for at most so many new ones, and the others ask again."""
         taken, self.left_out = Counter(self._of_user), Counter()
-        in_all, new = len(self.granted), list[EntryKey]()
+        new = list[EntryKey]()
         for key in dict.fromkeys(keys):
             if key in self.granted or key in self.refused:
                 continue
-            if in_all >= self._limits.in_all or taken[key.user] >= self._limits.per_user:
+            if taken[key.user] >= self._most_per_user:
                 self.left_out[key.user] += 1
             else:
                 taken[key.user] += 1
-                in_all += 1
                 new.append(key)
         if not new:
             return
@@ -320,16 +315,6 @@ class OwnGrants:
         self.granted.update((entry.key, entry) for entry in granted)
         self._of_user.update(entry.key.user for entry in granted)
         self.refused.update((one.key, one) for one in refused)
-
-    def make_room(self, quiet: Iterable[EntryKey]) -> None:
-        """Give up entries, in this order, one for each sensor that found no room and that this helps."""
-        short, is_full = Counter(self.left_out), len(self.granted) >= self._limits.in_all
-        may_take_any = [user for user in short if is_full and self._of_user[user] < self._limits.per_user]
-        for key in quiet:
-            user = key.user if short[key.user] else next((one for one in may_take_any if short[one]), None)
-            if user is not None:
-                short[user] -= 1
-                self.forget([key])
 
     def forget(self, keys: Iterable[EntryKey]) -> None:
         """These sensors need no entry any more."""

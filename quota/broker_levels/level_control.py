@@ -136,14 +136,13 @@ class Proposals:
 
     Attributes:
         level: the level it should have; the old one if it is kept.
-        urgency: how far the level must move, and for one that must go down also how much more than T the brokers would
-            let through, as fractions of T; infinity for a level out of range, 0 for nothing to do.
+        passing: what the brokers would let through of the recent rates, per second.
         demand: d_b as it was counted, per second, float64[m, n]; infinity where it counted as unbounded.
     """
 
     level: Floats
     cause: Ints
-    urgency: Floats
+    passing: Floats
     demand: Floats
 
 
@@ -193,12 +192,10 @@ def propose(
     moved_cause = np.where(side > 0, Cause.ROOM_LEFT, Cause.TOGETHER_ABOVE)
     cause = np.where(outside, Cause.OUT_OF_RANGE, np.where(due, np.where(quiet, quiet_cause, moved_cause), Cause.KEPT))
     new = np.where(due, target, np.where(outside, np.clip(level, even, bound), level))
-    off = np.abs(target - level) + np.where(side < 0, np.maximum(seen.passing - bound, 0.0), 0.0)
-    urgency = np.where(outside, np.inf, np.where(due, off / np.where(bound > 0, bound, 1.0), 0.0))
     remembered = LevelState(
         level, state.altered_at_ms, over_at_ms, seen.saturated_until_ms, side, side_since_ms, used_at_ms
     )
-    return Proposals(new, cause, urgency, seen.demand), remembered
+    return Proposals(new, cause, seen.passing, seen.demand), remembered
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,7 @@ class LevelMoves:
         is_candidate: whether each has no entry yet.
         is_edited: whether each has another bound than the one its level was written for.
         level: L as Kafka takes it, per second.
-        urgency: as in `Proposals`; infinity for an edited bound.
-        demand: as in `Proposals`, float64[k, n].
+        passing: as in `Proposals`; likewise demand, float64[k, n].
         over_at_ms: when the brokers were last asked for more than T together.
     """
 
@@ -62,7 +61,7 @@ class LevelMoves:
     level: Floats
     bound: Floats
     cause: Ints
-    urgency: Floats
+    passing: Floats
     demand: Floats
     over_at_ms: Ints
 
@@ -165,25 +164,16 @@ class EntityLevels:
             new[at],
             bound[at],
             found.cause[at],
-            np.where(is_edited[at], np.inf, found.urgency[at]),
+            found.passing[at],
             found.demand[at],
             memory.over_at_ms[at],
         )
 
     def no_longer_needed(self, at_ms: int) -> list[EntryKey]:
         """The own entries of sensors that are quiet and were not over T lately."""
-        not_over = at_ms - self._state.over_at_ms >= _RULES.remember_ms
-        return self._keys_of(self._is_quiet_own(at_ms) & not_over)
-
-    def quiet_own(self, at_ms: int) -> list[tuple[int, EntryKey]]:
-        """The own entries of sensors that are quiet, and since when."""
-        quiet = self._is_quiet_own(at_ms)
-        return list(zip(self._state.used_at_ms[quiet].tolist(), self._keys_of(quiet), strict=True))
-
-    def _is_quiet_own(self, at_ms: int) -> Flags:
         is_quiet = at_ms - self._state.used_at_ms >= _RULES.quiet_ms
-        quiet_own: Flags = is_quiet & (self._standing == Standing.OWN)
-        return quiet_own
+        not_over = at_ms - self._state.over_at_ms >= _RULES.remember_ms
+        return self._keys_of((self._standing == Standing.OWN) & is_quiet & not_over)
 
     def drop(self, keys: Iterable[EntryKey]) -> None:
         """Forget these rows."""

@@ -23,13 +23,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from quota.arrays import Floats
 from quota.broker_levels.entries import (
+    MOST_OWN_PER_USER,
     BrokerEntry,
     EntryKey,
     EntryKind,
     OwnGrants,
-    OwnLimits,
     as_brokers_take,
     broker_entries,
 )
@@ -39,47 +38,9 @@ from quota.broker_levels.metering import metering_entries
 from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS, BrokerUsage
 from quota.broker_levels.writes import EDITED, BrokerHoldings, Change, Drift, Owned, Refusal, WriteRetries
 from quota.entity import QUOTA_TYPES
-from quota.errors import InvalidArgument
 from quota.snapshot import QuotaSnapshot
 
-ALTERS_PER_SECOND: Final = 2_000
 EXPIRE_EVERY_MS: Final = 60_000
-
-
-class AlterBudget:
-    """A bound on the alters per second over all entities: chooses those that may be written now, most urgent first.
-
-    A second's alters may be written at once after a second without any; more is not saved up.
-
-    Raises:
-        InvalidArgument: the bound is below 1.
-    """
-
-    def __init__(self, alters_per_second: int = ALTERS_PER_SECOND) -> None:
-        if alters_per_second < 1:
-            message = f"alters_per_second is {alters_per_second}; it can be 1 or more"
-            raise InvalidArgument(message)
-        self._per_second = alters_per_second
-        self._left = float(alters_per_second)
-        self._counted_at_ms: int | None = None
-
-    def choose(self, urgency: Floats, now_ms: int) -> list[int]:
-        """Choose what is written now, and count it as written.
-
-        Args:
-            urgency: float64[m]; 0 for nothing to write. Of equal ones the first come first.
-            now_ms: the instant, by a clock that never steps. One before the last call counts as that of the last call.
-
-        Returns:
-            Positions in `urgency`, the most urgent first.
-        """
-        since_ms = 0 if self._counted_at_ms is None else max(now_ms - self._counted_at_ms, 0)
-        self._counted_at_ms = max(now_ms, self._counted_at_ms or now_ms)
-        self._left = min(self._left + self._per_second * (since_ms / 1000.0), float(self._per_second))
-        order = np.argsort(-urgency, kind="stable")[: np.count_nonzero(urgency > 0)]
-        chosen: list[int] = order[: int(self._left)].tolist()
-        self._left -= len(chosen)
-        return chosen
 
 
 LAG_MS: Final = 10_000
@@ -95,23 +56,22 @@ class BrokerSync:
         adopt: write where others wrote, too. What stood there then is what is given back.
         num_samples: N of the brokers, `quota.window.num`.
         sample_window_ms: w of the brokers, `quota.window.size.seconds` · 1000.
-        own_limits: how many sensors of defaults may have an entry of their own.
+        own_entries_per_user: see `OwnGrants`.
     """
 
     def __init__(
         self,
-        budget: AlterBudget | None = None,
         adopt: bool = False,
         num_samples: int = NUM_SAMPLES,
         sample_window_ms: int = SAMPLE_WINDOW_MS,
-        own_limits: OwnLimits | None = None,
+        own_entries_per_user: int = MOST_OWN_PER_USER,
     ) -> None:
-        self._budget = budget or AlterBudget()
         self._usage = BrokerUsage(num_samples, sample_window_ms)
         self._levels = {name: EntityLevels(at, self._usage) for at, name in enumerate(QUOTA_TYPES)}
         self._expired_at_ms = 0
         self._broker_ids: tuple[str, ...] = ()
-        self._holdings, self._grants, self._retries = BrokerHoldings(adopt), OwnGrants(own_limits), WriteRetries()
+        self._holdings, self._retries = BrokerHoldings(adopt), WriteRetries()
+        self._grants = OwnGrants(own_entries_per_user)
         self._snapshot: QuotaSnapshot | None = None
         self._mirror = self._is_observed = self._is_compared = False
         self._at_ms = self._ahead_ms = 0
@@ -174,7 +134,7 @@ class BrokerSync:
             levels.begin_epoch(at_ms)
 
     def period(self, known_until_ms: int, now_ms: int) -> list[Change]:
-        """What to write now, the most urgent first, each key at most once, within the budget.
+        """What to write now, each key at most once: what is due, then the levels that move.
 
         `known_until_ms` is the instant up to which usage was recorded, in event time. One before that of the last
         period counts as that; see `begin_epoch`.
@@ -212,7 +172,7 @@ class BrokerSync:
         self._review([change.key for change in taken])
 
     def refuse(self, change: Change, reason: str, now_ms: int) -> None:
-        """The brokers refused this one, and did not change. It is tried again after 10 s, 20 s, … 10 min."""
+        """The brokers refused this one, and did not change. It is tried again a minute later."""
         self._holdings.refuse(change)
         self._retries.refuse(change.key, change.bound, reason, now_ms)
 
@@ -280,15 +240,12 @@ class BrokerSync:
     def _follow_own(self, moves: Sequence[LevelMoves]) -> None:
         """Answer the sensors of defaults that ask for an entry, and give up those that need theirs no longer."""
         asking = sorted(
-            (-float(of_type.urgency[at]), of_type.keys[at])
+            (-float(of_type.passing[at] / of_type.bound[at]), of_type.keys[at])
             for of_type in moves
             for at in np.flatnonzero(of_type.is_candidate & (of_type.cause == Cause.TOGETHER_ABOVE)).tolist()
         )
         grants, before = self._grants, set(self._grants.granted)
         grants.ask((key for _, key in asking), MOST_ASKS)
-        if grants.left_out:
-            quiet = sorted(chain.from_iterable(levels.quiet_own(self._at_ms) for levels in self._levels.values()))
-            grants.make_room(key for _, key in quiet)
         for levels in self._levels.values():
             grants.forget(levels.no_longer_needed(self._at_ms))
         asked = (*grants.granted, *grants.refused)
@@ -307,20 +264,14 @@ class BrokerSync:
         self._review(changed)
 
     def _choose(self, moves: Sequence[LevelMoves], now_ms: int) -> list[Change]:
-        due = list(self._holdings.due)
-        places = [(of_type, at) for of_type in moves for at in range(len(of_type.keys))]
-        urgency = np.concatenate([np.full(len(due), np.inf), *(of_type.urgency for of_type in moves)])
-        for place, key in enumerate(chain(due, *(of_type.keys for of_type in moves))):
-            bound = self._holdings.wanted[key].bound if key in self._holdings.wanted else None
-            if not self._retries.is_due(key, bound, now_ms):
-                urgency[place] = 0.0
-        for place, (of_type, at) in enumerate(places, len(due)):
-            if not self._may_move(of_type, at):
-                urgency[place] = 0.0
-        return [
-            self._holdings.change(due[place]) if place < len(due) else self._moved(*places[place - len(due)])
-            for place in self._budget.choose(urgency, now_ms)
+        changes = [self._holdings.change(key) for key in self._holdings.due]
+        changes += [
+            self._moved(of_type, at)
+            for of_type in moves
+            for at in range(len(of_type.keys))
+            if self._may_move(of_type, at)
         ]
+        return [change for change in changes if self._retries.is_due(change.key, change.bound, now_ms)]
 
     def _may_move(self, moves: LevelMoves, at: int) -> bool:
         key = moves.keys[at]

@@ -127,39 +127,30 @@ class Refusal:
     retry_at_ms: int | None
 
 
-FIRST_MS: Final = 10_000  # the time to the first retry; it doubles with every refusal, up to the longest
-LONGEST_MS: Final = 600_000
+RETRY_MS: Final = 60_000
 
 
 class WriteRetries:
     """The keys whose last write a broker refused, and when each is tried again.
 
     >>> retries, key = WriteRetries(), EntryKey("alice", "", "producer_byte_rate")
-    >>> for now_ms in (0, 10_000, 30_000):
-    ...     retries.refuse(key, 5.0, "not allowed", now_ms)
-    ...     print(retries.refusals[0].retry_at_ms, retries.is_due(key, 5.0, now_ms + 9_999))
-    10000 False
-    30000 False
-    70000 False
-    >>> retries.is_due(key, 6.0, 30_000)
-    True
+    >>> retries.refuse(key, 5.0, "not allowed", now_ms=0)
+    >>> [retries.is_due(key, 5.0, now_ms) for now_ms in (0, 59_999, 60_000)], retries.is_due(key, 6.0, now_ms=0)
+    ([False, False, True], True)
     """
 
     def __init__(self) -> None:
-        self._tried: dict[EntryKey, tuple[float | None, int, Refusal]] = {}  # T, the time to the next retry
+        self._tried: dict[EntryKey, tuple[float | None, Refusal]] = {}  # T of the write
 
     def refuse(self, key: EntryKey, bound: float | None, reason: str, now_ms: int) -> None:
         """A broker refused this, for a reason that is a part of a sentence. Another bound is tried at once."""
-        last_bound, last_wait_ms, _ = self._tried.get(key, (None, 0, None))
-        is_again = last_wait_ms and last_bound == bound
-        wait_ms = min(2 * last_wait_ms, LONGEST_MS) if is_again else FIRST_MS
-        self._tried[key] = bound, wait_ms, Refusal(key, "broker", reason, now_ms + wait_ms)
+        self._tried[key] = bound, Refusal(key, "broker", reason, now_ms + RETRY_MS)
 
     def is_due(self, key: EntryKey, bound: float | None, now_ms: int) -> bool:
         """Whether this may be tried now."""
         if key not in self._tried:
             return True
-        last_bound, _, refusal = self._tried[key]
+        last_bound, refusal = self._tried[key]
         return last_bound != bound or refusal.retry_at_ms is None or now_ms >= refusal.retry_at_ms
 
     def forget(self, key: EntryKey) -> None:
@@ -169,7 +160,7 @@ class WriteRetries:
     @property
     def refusals(self) -> list[Refusal]:
         """What is refused now."""
-        return [refusal for _, _, refusal in self._tried.values()]
+        return [refusal for _, refusal in self._tried.values()]
 
 
 Value = TypeVar("Value")

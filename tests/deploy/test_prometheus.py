@@ -23,7 +23,7 @@ from pipeline.meter.scrape_meter import ExporterSource, ScrapeMeter, scrape_metr
 from pipeline.meter.usage_topic import UsagePublisher
 from pipeline.settings.model import MetricsSettings
 from pipeline.web import ReadAtScrape, metrics_endpoint, new_registry
-from quota.broker_levels.sync import AlterBudget, BrokerSync
+from quota.broker_levels.sync import BrokerSync
 from tests.deploy.commands import DEPLOY, of_the_system, run, serving
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.faults.hand_job import HandJob
@@ -154,7 +154,7 @@ def served_meter() -> Iterator[int]:
 @contextmanager
 def served_sync() -> Iterator[int]:
     registry = new_registry("sync")
-    control = BrokerSync(budget=AlterBudget(5), adopt=False, num_samples=11, sample_window_ms=1_000)
+    control = BrokerSync()
     SyncMetrics(registry, SystemClock()).period_done(control, 2)
     with metrics_endpoint(ANY_PORT, registry) as port:
         assert port is not None

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
-from quota.broker_levels.entries import EntryKey, OwnLimits
-from quota.broker_levels.sync import AlterBudget, BrokerSync
+from quota.broker_levels.entries import MOST_OWN_PER_USER, EntryKey
+from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import LEVELS, Change, Owned
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
@@ -115,13 +115,12 @@ class Synced:
         held: Mapping[EntryKey, float] | None = None,
         brokers: Sequence[str] = ("1", "2"),
         adopt: bool = False,
-        budget: AlterBudget | None = None,
-        own_limits: OwnLimits | None = None,
+        own_entries_per_user: int = MOST_OWN_PER_USER,
     ) -> None:
         self.now_ms = START_MS
         self.brokers = brokers
         self.ledger = WriteLedger(dict(held or {}))
-        self.sync = BrokerSync(adopt=adopt, budget=budget, own_limits=own_limits)
+        self.sync = BrokerSync(adopt=adopt, own_entries_per_user=own_entries_per_user)
         self.load(*rows)
         self.describe()
 
@@ -142,8 +141,8 @@ class Synced:
             self.ledger.held[key] = value
         self.describe()
 
-    def restart(self, adopt: bool = False, own_limits: OwnLimits | None = None) -> None:
-        self.sync = BrokerSync(adopt=adopt, own_limits=own_limits)
+    def restart(self, adopt: bool = False, own_entries_per_user: int = MOST_OWN_PER_USER) -> None:
+        self.sync = BrokerSync(adopt=adopt, own_entries_per_user=own_entries_per_user)
         self.ledger.restart(self.sync, self.now_ms)
         self.load(*self._rows, mode=self._mode, mirror=self._mirror)
         self.describe()

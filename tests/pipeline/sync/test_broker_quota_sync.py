@@ -20,8 +20,8 @@ from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from quota.broker_levels.entries import EntryKey, OwnLimits
-from quota.broker_levels.sync import AlterBudget, BrokerSync
+from quota.broker_levels.entries import MOST_OWN_PER_USER, EntryKey
+from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import Change
 from schemas.arrow import conform
 from schemas.usage import UsageRow
@@ -128,13 +128,11 @@ class Setting:
         rows = [{"broker_id": name, "user": "alice", "produced_bytes": each_bytes} for name in ("1", "2")]
         self.usage.append(self.clock.wall_ms, *rows)
 
-    def start(
-        self, adopt: bool = False, alters_per_second: int = 2_000, own_limits: OwnLimits | None = None
-    ) -> BrokerQuotaSync:
+    def start(self, adopt: bool = False, own_entries_per_user: int = MOST_OWN_PER_USER) -> BrokerQuotaSync:
         quotas = QuotaSource(QuotaTable(self.root))
         sources = Sources(quotas, lambda: UsageFollower(self.usage.uri, 15_000), self.scope)
         table = BrokerQuotasTable(self.root, "c1")
-        control = BrokerSync(AlterBudget(alters_per_second), adopt, own_limits=own_limits)
+        control = BrokerSync(adopt, own_entries_per_user=own_entries_per_user)
         sync = BrokerQuotaSync(control, sources, table, self.brokers, self.clock, 10_000)
         sync.take_over()
         return sync
@@ -228,7 +226,7 @@ def test_what_others_wrote_is_left_alone_and_told_once_until_it_is_adopted(
     assert setting.brokers.values[ALICE] == 7 * MB, "what stood there before is given back"
 
 
-def test_what_the_brokers_refuse_is_told_once_and_tried_again_with_back_off(
+def test_what_the_brokers_refuse_is_told_once_and_tried_again_a_minute_later(
     setting: Setting, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "pipeline.sync")
@@ -239,9 +237,9 @@ def test_what_the_brokers_refuse_is_told_once_and_tried_again_with_back_off(
     assert setting.brokers.values == {ALICE: MB}
     told = [record.getMessage() for record in caplog.records]
     assert told == ["user-principal 'bob' producer_byte_rate: the brokers refuse no such thing"]
-    assert [step[-1] for step in setting.steps() if step[0] == "bob"].count("refused: no such thing") == 2
+    assert [step[-1] for step in setting.steps() if step[0] == "bob"].count("refused: no such thing") == 1
     setting.brokers.refused = {}
-    setting.pass_time(sync, 30)
+    setting.pass_time(sync, 40)
     assert setting.brokers.values == {ALICE: MB, BOB: MB}
 
 
@@ -304,7 +302,7 @@ STEPS_MS = [-HOUR_MS, HOUR_MS]
 def test_edits_and_retries_go_on_when_the_clock_of_the_host_steps(setting: Setting, step_ms: int) -> None:
     setting.edit(alice=MB, bob=MB)
     setting.brokers.refused = {BOB: "no such thing"}
-    sync = setting.start(alters_per_second=2)
+    sync = setting.start()
     sync.step()
     setting.clock.set_wall(setting.clock.wall_ms + step_ms)
     for bound in range(2, 10):
@@ -312,7 +310,7 @@ def test_edits_and_retries_go_on_when_the_clock_of_the_host_steps(setting: Setti
         setting.pass_time(sync)
         assert setting.brokers.values == {ALICE: bound * MB}
     setting.brokers.refused = {}
-    setting.pass_time(sync, 10)
+    setting.pass_time(sync, 60)
     assert setting.brokers.values[BOB] == MB
 
 
@@ -333,11 +331,13 @@ def test_a_user_with_clients_that_get_no_entry_is_named_in_the_log_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     setting = Setting(str(tmp_path), scope="cluster")
-    setting.edit(**{"<default>": MB})
-    sync = setting.start(own_limits=OwnLimits(in_all=1))
+    every_pair = QuotaChange("<default>", "<default>", {"producer_byte_rate": MB})
+    setting.quotas.alter([every_pair], local_audit("test"))
+    sync = setting.start(own_entries_per_user=1)
     for second in range(30):
-        users = ("carol", "dave") if second != 20 else ("carol",)
-        rows = [{"broker_id": one, "user": user, "produced_bytes": 900_000} for user in users for one in ("1", "2")]
+        names = ("etl", "web") if second != 20 else ("etl",)
+        used = {"user": "dave", "produced_bytes": 900_000}
+        rows = [{**used, "broker_id": one, "client_id": name} for name in names for one in ("1", "2")]
         setting.usage.append(setting.clock.wall_ms, *rows)
         setting.pass_time(sync)
     assert caplog.text.count("need an entry of their own") == 1
