@@ -135,7 +135,7 @@ DEFECTS: Final = (
     Defect(
         "a client that makes up names fills the brokers with entries of its own",
         "OwnGrants.ask",
-        (" or taken[key.user] >= self._most_per_user", ""),
+        ("if taken[key.user] >= self._most_per_user:", "if False:"),
         "tests/quota/test_broker_sync.py",
     ),
     Defect(
