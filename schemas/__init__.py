@@ -1,7 +1,7 @@
 """Records that cross a boundary: one pydantic model per record. All other forms are derived from the models.
 
 `usage` and `throttle_record` have the values of topics; they and `rows` have the rows of Delta tables.
-`columns` and `arrow` derive Spark DDL, JSON Schema and Arrow schema. See docs/design.md, "Contracts". `__all__` is what
+`columns` and `arrow` derive JSON Schema and Arrow schema. See docs/design.md, "Contracts". `__all__` is what
 is supported. A module is loaded when one of its names is first asked for, so a program that needs one record loads
 neither pyarrow nor the other models.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from schemas.arrow import arrow_schema, conform
-    from schemas.columns import json_schema, spark_ddl
+    from schemas.columns import json_schema
     from schemas.errors import RowsDoNotFit, SchemaError, UnreadableRecord
     from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC, ClientKey, QuotaType
     from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, SensorStateRow
@@ -22,12 +22,12 @@ __all__ = [
     "MARKER_TOPIC", "THROTTLE_TOPIC", "USAGE_TOPIC", "BatchRow", "BrokerQuotaRow", "ClientKey", "DeadLetterRow",
     "DecisionRow", "QuotaRow", "QuotaType", "RowsDoNotFit", "SchemaError", "SensorStateRow", "ThrottleByMinuteRow",
     "ThrottleEventRow", "ThrottleRecord", "UnreadableRecord", "UsageByMinuteRow", "UsageBySecondRow", "UsageEvent",
-    "UsageRow", "arrow_schema", "conform", "json_schema", "spark_ddl",
+    "UsageRow", "arrow_schema", "conform", "json_schema",
 ]  # fmt: skip
 
 _MODULES = {
     "arrow": ("arrow_schema", "conform"),
-    "columns": ("json_schema", "spark_ddl"),
+    "columns": ("json_schema",),
     "errors": ("RowsDoNotFit", "SchemaError", "UnreadableRecord"),
     "names": ("ClientKey", "MARKER_TOPIC", "QuotaType", "THROTTLE_TOPIC", "USAGE_TOPIC"),
     "rows": ("BatchRow", "BrokerQuotaRow", "DeadLetterRow", "DecisionRow", "QuotaRow", "SensorStateRow"),

@@ -30,7 +30,7 @@ def arrow_schema(model: type[BaseModel]) -> pa.Schema:
     Raises:
         UnsupportedFieldType: the type table does not know the type of a field.
     """
-    types = ((one, _TYPES.get(one.type.arrow) or pa.type_for_alias(one.type.arrow)) for one in columns(model))
+    types = ((one, _TYPES.get(one.type) or pa.type_for_alias(one.type)) for one in columns(model))
     return pa.schema([pa.field(one.name, type_of_one, nullable=one.nullable) for one, type_of_one in types])
 
 

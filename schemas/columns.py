@@ -1,6 +1,6 @@
-"""The type table: what a Python field type is in Arrow and in Spark, and which unit its numbers have.
+"""The type table: what a Python field type is in Arrow, and which unit its numbers have.
 
-Arrow schemas, Spark DDL and the units in the JSON Schemas are derived from it.
+Arrow schemas and the units in the JSON Schemas are derived from it.
 """
 
 from dataclasses import dataclass
@@ -14,27 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from schemas.errors import UnsupportedFieldType
 from schemas.names import QuotaType
 
-
-@dataclass(frozen=True, slots=True)
-class ColumnType:
-    """A row of the type table: the names of one type in Spark and in Arrow."""
-
-    spark: str
-    arrow: str
-
-
-# All integers have 64 bits, so a column never needs a wider type later. Plain Delta could not give it one.
-TYPES: Final[dict[object, ColumnType]] = {
-    str: ColumnType("STRING", "string"),
-    int: ColumnType("BIGINT", "int64"),
-    float: ColumnType("DOUBLE", "float64"),
-    bool: ColumnType("BOOLEAN", "bool"),
-    bytes: ColumnType("BINARY", "binary"),
-    datetime: ColumnType("TIMESTAMP", "timestamp[us, tz=UTC]"),
-    date: ColumnType("DATE", "date32"),
-    tuple[str, str]: ColumnType("ARRAY<STRING>", "list<string>"),
-    tuple[str, ...]: ColumnType("ARRAY<STRING>", "list<string>"),
-    dict[str, float | None]: ColumnType("MAP<STRING, DOUBLE>", "map<string, double>"),
+# The names of Arrow. All integers have 64 bits, so a column never needs a wider type later. Plain Delta could not give
+# it one.
+TYPES: Final[dict[object, str]] = {
+    str: "string",
+    int: "int64",
+    float: "float64",
+    bool: "bool",
+    bytes: "binary",
+    datetime: "timestamp[us, tz=UTC]",
+    date: "date32",
+    tuple[str, str]: "list<string>",
+    tuple[str, ...]: "list<string>",
+    dict[str, float | None]: "map<string, double>",
 }
 
 
@@ -99,13 +91,12 @@ class PipelineRow(Row):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a model as a column: name, types, whether it may be null, unit and meaning."""
+    """A field of a model as a column: name, Arrow type, whether it may be null, and unit."""
 
     name: str
-    type: ColumnType
+    type: str
     nullable: bool
     unit: str
-    description: str
 
 
 @cache
@@ -129,18 +120,7 @@ def _column(model: type[BaseModel], name: str) -> Column:
     if annotation not in TYPES:
         raise UnsupportedFieldType(model.__name__, name, annotation)
     unit = next((one.name for one in metadata if isinstance(one, Unit)), "")
-    return Column(name, TYPES[annotation], nullable, unit, field.description or "")
-
-
-def spark_ddl(model: type[BaseModel]) -> str:
-    """The columns of a model as a Spark DDL string, names in backticks.
-
-    Columns that are never null have `NOT NULL`; `from_json` ignores that: every field it reads can be null.
-
-    Raises:
-        UnsupportedFieldType: the type table does not know the type of a field.
-    """
-    return ", ".join(f"`{one.name}` {one.type.spark}{'' if one.nullable else ' NOT NULL'}" for one in columns(model))
+    return Column(name, TYPES[annotation], nullable, unit)
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -183,23 +183,15 @@ class BrokerQuotaRow(c.Row):
 _DIGEST_BYTES: Final = 8
 
 
-def decision_id(
-    *, cluster: str, query_id: str, batch_id: int, broker_id: str, user: str, client_id: str | None, quota_type: str
-) -> str:
-    """The id of one decision.
-
-    Returns:
-        16 hexadecimal digits, lower case: BLAKE2b over the parts. Each part is preceded by its length in bytes, so that
-        different lists of parts never give the same bytes ("a", "bc" and "ab", "c" differ, and null and "").
-    """
-    client = broker_id, user, client_id, quota_type
-    return decision_ids([client], cluster=cluster, query_id=query_id, batch_id=batch_id)[0]
-
-
 def decision_ids(
     decisions: Iterable[tuple[str | None, ...]], *, cluster: str, query_id: str, batch_id: int
 ) -> list[str]:
-    """The `decision_id` of each decision of a batch, by its broker_id, user, client_id and quota_type."""
+    """The `decision_id` of each decision of a batch, by its broker_id, user, client_id and quota_type.
+
+    Returns:
+        16 hexadecimal digits each, lower case: BLAKE2b over the parts. Each part is preceded by its length in bytes, so
+        that different lists of parts never give the same bytes ("a", "bc" and "ab", "c" differ, and null and "").
+    """
     shared = hashlib.blake2b(
         _encoded(cluster) + _encoded(query_id) + _encoded(str(batch_id)), digest_size=_DIGEST_BYTES
     )

@@ -30,8 +30,9 @@ from schemas.columns import columns
 from schemas.usage import UsageEvent
 
 _LOOK_SECONDS: Final = 0.02
-_EVENT: Final = "STRUCT<" + ", ".join(f"{one.name}: {one.type.spark}" for one in columns(UsageEvent)) + ">"
-_COMPILER: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+_TYPES: Final = {"string": "STRING", "int64": "BIGINT", "bool": "BOOLEAN"}
+_EVENT: Final = "STRUCT<" + ", ".join(f"{one.name}: {_TYPES[one.type]}" for one in columns(UsageEvent)) + ">"
+_CONF: Final = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
 """Java's optimizing compiler, as by default."""
 # A consumer that has read to the end of the log asks for more at once, and the broker keeps that fetch for 500 ms by
 # default. The next batch on the same consumer would wait for it.
@@ -41,7 +42,7 @@ _FETCH_WAIT_MS: Final = 0
 def main() -> None:
     servers, topic, shape, folder = sys.argv[1:]
     os.environ["JAVA_HOME"] = str(find_java().home)
-    spark = build_spark_session(SparkSettings(driver_memory="1g", conf=_COMPILER), spark_jars())
+    spark = build_spark_session(SparkSettings.model_validate({"conf": _CONF}), spark_jars())
     consumer: Any = KafkaConsumer(bootstrap_servers=servers)
     partitions = partitions_of(consumer, topic)
     read = {str(partition.partition): 0 for partition in partitions}

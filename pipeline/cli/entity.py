@@ -64,22 +64,6 @@ class ClientNames(NamedTuple):
     user: str | None
     client_id: str | None
 
-    def or_arguments(self, user: str | None, client_id: str | None) -> "ClientNames":
-        """The names, of which some were given as arguments in place of flags.
-
-        Raises:
-            UsageError: A name was given as both, or the user is empty, as of a variable that is not set.
-        """
-        if user == "":
-            message = "USER is empty"
-            raise UsageError(message, 'see whether the variable in "$NAME" is set')
-        given = (("USER", "--user", user, self.user), ("CLIENT_ID", "--client-id", client_id, self.client_id))
-        for argument, flag, first, second in given:
-            if first is not None and second is not None:
-                message = f"{argument} is given twice: {first}, and {second} with {flag}"
-                raise UsageError(message, f"leave out {flag}")
-        return ClientNames(self.user if user is None else user, self.client_id if client_id is None else client_id)
-
 
 def _entity(context: typer.Context, given: Mapping[str, Any], *, exact: bool) -> EntityFilter:
     """Read the flags. `exact`: exactly one entity must be named, as for an edit."""
@@ -97,10 +81,10 @@ def _entity(context: typer.Context, given: Mapping[str, Any], *, exact: bool) ->
 
 
 def _client(_context: typer.Context, given: Mapping[str, Any]) -> ClientNames:
-    for option, name in (("--user", "user_flag"), ("--client-id", "client_id_flag")):
+    for option, name in (("--user", "user"), ("--client-id", "client_id")):
         _refuse_twice(option, given[name])
-    _refuse_empty("--user", given["user_flag"])
-    return ClientNames(*(next(iter(given[name] or ()), None) for name in ("user_flag", "client_id_flag")))
+    refuse_empty("--user", given["user"])
+    return ClientNames(*(next(iter(given[name] or ()), None) for name in ClientNames._fields))
 
 
 def _refuse_twice(option: str, values: Sequence[str] | None) -> None:
@@ -110,7 +94,7 @@ def _refuse_twice(option: str, values: Sequence[str] | None) -> None:
         raise UsageError(msg, f"repeat the command for each: {', '.join(values)}")
 
 
-def _refuse_empty(option: str, names: Sequence[str] | None, of_default: str | None = None) -> None:
+def refuse_empty(option: str, names: Sequence[str] | None, of_default: str | None = None) -> None:
     """Refuse an empty name. A shell makes one of a variable that is not set, and Kafka takes it for the default."""
     if names and not all(names):
         msg, instead = f"{option} is empty", f"; the default is {of_default}" if of_default else ""
@@ -120,8 +104,8 @@ def _refuse_empty(option: str, names: Sequence[str] | None, of_default: str | No
 def _short_forms(given: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Type and name of each short form, clients first, as kafka-configs goes through them."""
     users, clients = given["user"] or (), given["client_id"] or ()
-    _refuse_empty("--user", users, "--user-defaults")
-    _refuse_empty("--client-id", clients, "--client-defaults")
+    refuse_empty("--user", users, "--user-defaults")
+    refuse_empty("--client-id", clients, "--client-defaults")
     _refuse_twice("--user", users)
     _refuse_twice("--client-id", clients)
     return [
@@ -165,7 +149,7 @@ def _refuse_names(kinds: Sequence[str], names: Sequence[str], *, exact: bool) ->
 
 
 def _keep_names(context: typer.Context, names: list[str] | None) -> list[str] | None:
-    _refuse_empty("--entity-name", names, "--entity-default")
+    refuse_empty("--entity-name", names, "--entity-default")
     context.meta.setdefault(_NAMES, []).extend(names or [])
     return names
 
@@ -213,12 +197,10 @@ _ENTITY: Final = {
         False,
     ),
 }
-# A command may have arguments `user` and `client_id`.
-_CLIENT: Final = {"user_flag": _USER, "client_id_flag": _CLIENT_ID}
 
 OneEntity = Annotated[EntityFilter, Bundle(_ENTITY, partial(_entity, exact=True))]
 Entities = Annotated[EntityFilter, Bundle(_ENTITY, partial(_entity, exact=False))]
-Client = Annotated[ClientNames, Bundle(_CLIENT, _client)]
+Client = Annotated[ClientNames, Bundle({"user": _USER, "client_id": _CLIENT_ID}, _client)]
 
 
 # Prints quotas as the lines of kafka-configs.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.entity import Client, Entities, EntityFilter, described_line
+from pipeline.cli.entity import Entities, EntityFilter, described_line, refuse_empty
 from pipeline.cli.options import (
     JobSource,
     MetricsPort,
@@ -25,7 +25,7 @@ from pipeline.cli.options import (
 from pipeline.cli.output import Layout, Row, format_option, is_table, print_document, print_rows, remark, say
 from pipeline.clock import SystemClock, wall_ms
 from pipeline.command_line import command_text
-from pipeline.errors import NotFound, Refused, UsageError
+from pipeline.errors import NotFound, Refused
 from pipeline.log import set_up_logging
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
@@ -173,12 +173,9 @@ _BY_TYPE: Final = Layout(dropped_first=("mode",), texts=("shared_with",))
 
 
 def effective(
-    user: Annotated[str | None, typer.Argument(metavar="USER", help="The user; or --user USER.")] = None,
-    client_id: Annotated[
-        str | None, typer.Argument(metavar="CLIENT_ID", help="The client-id, if it has one; or --client-id.")
-    ] = None,
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user.")],
+    client_id: Annotated[str, typer.Argument(metavar="CLIENT_ID", help="The client-id, if it has one.")] = "",
     *,
-    client: Client,
     source: TablesSource,
     output: Output = "table",
 ) -> None:
@@ -193,11 +190,7 @@ def effective(
     from pipeline.tables.reading import live_clients
     from quota.effective import effective as resolved
 
-    user, client_id = client.or_arguments(user, client_id)
-    if user is None:
-        message = "name a user"
-        raise UsageError(message, "write the user, and the client-id after it if it has one")
-    client_id = client_id or ""
+    refuse_empty("USER", [user])
     settings = source.settings()
     snapshot = QuotaSource(QuotaTable(settings.tables.root)).pin()
     clients = live_clients(table_uri(settings.tables.root, "usage"))

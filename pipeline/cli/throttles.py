@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.entity import Client, ClientNames
+from pipeline.cli.entity import Client, refuse_empty
 from pipeline.cli.options import (
     ClusterSource,
     Output,
@@ -195,19 +195,18 @@ _ID: Final = re.compile("[0-9a-f]{1,64}")
 
 
 def explain(
-    user: Annotated[
-        str | None,
+    first: Annotated[
+        str,
         typer.Argument(
             metavar="DECISION|CLIENT|USER",
             help="The beginning of a decision_id; a client as USER/CLIENT_ID, all client-ids as USER/*; or a "
             "user, with a client-id after it.",
         ),
-    ] = None,
+    ],
     client_id: Annotated[
         str | None, typer.Argument(metavar="CLIENT_ID", help="The client-id, where the first is a user.")
     ] = None,
     *,
-    client: Client,
     source: TablesSource,
     output: Output = "table",
 ) -> None:
@@ -219,7 +218,7 @@ def explain(
     from pipeline.replay.story import told
 
     settings = source.settings()
-    decision, of_client = _decision(settings.tables.root, client, user, client_id)
+    decision, of_client = _decision(settings.tables.root, first, client_id)
     found = told(settings, decision, wall_ms() if of_client else None, of_client)
     if is_table(output):
         facts = [f"  {name:<9} {text}" for name, text in found.facts]
@@ -235,26 +234,16 @@ _Found = tuple[dict[str, Any], tuple[str, str | None] | None]
 """The row of `decisions` that is meant, and the client if one was named."""
 
 
-def _decision(root: str, client: ClientNames, first: str | None, client_id: str | None) -> _Found:
+def _decision(root: str, first: str, client_id: str | None) -> _Found:
     from pipeline.tables.throttles import decision_with_id
 
-    if first and client_id is None and client == (None, None):
-        return (decision_with_id(root, first), None) if _ID.fullmatch(first) else _named_by(root, first)
-    user, client_id = client.or_arguments(first, client_id)
-    if user is None and client_id is None:
-        message = "name a decision or a client"
-        raise UsageError(message, "write the beginning of a decision_id, or a user and a client-id")
-    if client_id is None:
-        raise _no_client_id(str(user))
-    return _newest(root, user, client_id)
+    refuse_empty("USER", [first])
+    if client_id is not None:
+        return _newest(root, first, client_id)
+    return (decision_with_id(root, first), None) if _ID.fullmatch(first) else _named_by(root, first)
 
 
-def _no_client_id(user: str) -> UsageError:
-    listing = command_text("throttles", "list", "--user", user, "--all")
-    return UsageError(f"name a client-id of {user}, or '*' for all of them", f"see who was held: {listing}")
-
-
-def _newest(root: str, user: str | None, client_id: str) -> _Found:
+def _newest(root: str, user: str, client_id: str) -> _Found:
     """The newest throttle of a client. `*` is all client-ids of a user, or the client-id if it was never held so."""
     from pipeline.tables.throttles import newest_throttle
 
@@ -272,7 +261,9 @@ def _named_by(root: str, text: str) -> _Found:
 
     parts = text.split("/")
     if len(parts) == 1:
-        raise _no_client_id(text)
+        listing = command_text("throttles", "list", "--user", text, "--all")
+        message = f"name a client-id of {text}, or '*' for all of them"
+        raise UsageError(message, f"see who was held: {listing}")
     for place in range(1, len(parts)):
         user, client_id = "/".join(parts[:place]), "/".join(parts[place:])
         for name in dict.fromkeys((client_id, client_id.rpartition("@")[0] or client_id)):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.replay.request import ReplayRequest
     from pipeline.replay.simulation import ClientStory
     from pipeline.replay.usage_batches import ReplayResult
+    from pipeline.replay.usage_batches import Source as UsageTable
     from pipeline.throttle.explain import Row as Record
 
 
@@ -45,14 +46,6 @@ def what_if(
     *,
     since: Annotated[str, typer.Option(help="Begin of the range: 24h (ago), ISO 8601 in UTC, or epoch ms.")] = "24h",
     until: Annotated[str, typer.Option(help="End of the range, in the same formats.")] = "0s",
-    usage_table: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            help="usage (the exact batches) or usage_by_second (one evaluation per second).",
-            show_default="usage where that is kept",
-        ),
-    ] = None,
     fail_if: Annotated[
         list[str] | None, typer.Option("--fail-if", help="metric>number: exit with 1 if it is true. May be repeated.")
     ] = None,
@@ -69,14 +62,11 @@ def what_if(
     from pipeline.replay.report import FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
 
-    if usage_table is not None and usage_table not in _SOURCES:
-        message = f"unknown value --from {usage_table}; use {', '.join(_SOURCES)}"
-        raise typer.BadParameter(message)
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
     settings = source.settings()
     candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
     since_ms, until_ms = parse_range(since, until)
-    request = _request(settings, usage_table, since_ms, until_ms, candidate)
+    request = _request(settings, since_ms, until_ms, candidate)
     began = time.perf_counter()
     results = _replay(request)
     # Without an edit in the range today's quotas are those that were in force.
@@ -103,9 +93,7 @@ def what_if(
         raise typer.Exit(1)
 
 
-def _request(
-    settings: "Settings", source: str | None, since_ms: int, until_ms: int, candidate: "QuotaSnapshot"
-) -> "ReplayRequest":
+def _request(settings: "Settings", since_ms: int, until_ms: int, candidate: "QuotaSnapshot") -> "ReplayRequest":
     """The replays: of what happened, with today's quotas if these are others, and of the candidate."""
     from pipeline.replay.request import (
         Coverage,
@@ -123,8 +111,8 @@ def _request(
     table = QuotaTable(settings.tables.root)
     live = QuotaSource(table)
     root = settings.tables.root
-    source = source or ("usage" if exact_batches_kept(root, since_ms) else "usage_by_second")
-    covered = Coverage.of(root, source, since_ms, until_ms)  # type: ignore[arg-type] # one of _SOURCES
+    source: UsageTable = "usage" if exact_batches_kept(root, since_ms) else "usage_by_second"
+    covered = Coverage.of(root, source, since_ms, until_ms)
     start = newest_start(root, settings.engine, covered.since_ms) if source == "usage" else None
     from_ms = begin_ms(settings.engine, covered.since_ms, start)
     # What is not there needs no quotas: a job that began in the range has often one version of them.
@@ -136,7 +124,7 @@ def _request(
     others = () if happened.snapshots == (today,) else (Timeline((0,), (today,)),)
     return ReplayRequest(
         root=root,
-        source=source,  # type: ignore[arg-type] # one of _SOURCES
+        source=source,
         scope=settings.scope or live.scope,
         settings=settings,
         since_ms=covered.since_ms,

@@ -297,7 +297,7 @@ def while_it_runs() -> list[str]:
 
 def at_the_end(decision_id: str | None, batches: int, candidate: Path) -> list[str]:
     """Three commands for when the demo has ended; `decision_id` is the beginning of one of its decisions, if any."""
-    what_if = command_text("what-if", "--quotas", path_text(candidate), "--from", "usage", "--since", "1h")
+    what_if = command_text("what-if", "--quotas", path_text(candidate), "--since", "1h")
     if decision_id is not None:
         return [command_text("throttles", "explain", decision_id), command_text("throttles", "list", "--all"), what_if]
     first = [command_text("quotas", "describe"), command_text("quotas", "effective", "alice", "etl")]

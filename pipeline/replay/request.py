@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def usage_not_kept(uri: str) -> NotFound:
     """The error of a range of which the table at a URI has no usage."""
     kept = "`usage` is kept for `tables.usage_retention_ms`, and usage_by_second is written some minutes after it"
-    fix = f"give another range: {kept} (what-if reads the exact batches with --from usage)"
+    fix = f"give another range: {kept}"
     return NotFound(f"{uri} has no usage of this range", fix)
 
 
@@ -196,7 +196,7 @@ class ReplayRequest:
         w = self.settings.engine.sample_window_ms
         if self.source == "usage_by_second" and w % _SECOND_MS:
             msg = f"usage_by_second cannot replay sample windows of {w} ms, which are not whole seconds"
-            raise UsageError(msg, "replay the exact batches: --from usage")
+            raise UsageError(msg, "begin with a later --since: the exact batches of `usage` can be replayed")
 
     def all_quotas(self) -> Iterator[Quota]:
         """Of all replays and times."""

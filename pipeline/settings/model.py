@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from quota.entity import QUOTA_TYPES
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
@@ -71,9 +71,6 @@ class StoreSettings(Branch):
 
 
 _UNCAPPED_THROTTLE_MS: Final = 3_600_000
-_LEAST_DRIVER_MIB: Final = 472
-_MEBIBYTES: Final = {"m": 1, "g": 1024}
-_HEAP_OF_SPARK: Final = "spark.driver.memory"
 
 
 def _known_cap(cap: object) -> object:
@@ -87,25 +84,6 @@ def _known_cap(cap: object) -> object:
         message = "must be sample_window, window, none or milliseconds above 0"
         raise ValueError(message)
     return cap_ms
-
-
-def _enough_memory(memory: str | None) -> str | None:
-    """Spark refuses to start with less: 1.5 times the 300 MiB that it reserves, 472 MB."""
-    if memory is not None and int(memory[:-1]) * _MEBIBYTES[memory[-1]] < _LEAST_DRIVER_MIB:
-        message = f"must be at least {_LEAST_DRIVER_MIB}m: Spark needs 472 MB"
-        raise ValueError(message)
-    return memory
-
-
-def _with_enough_memory(conf: dict[str, SecretStr]) -> dict[str, SecretStr]:
-    memory = conf[_HEAP_OF_SPARK].get_secret_value() if _HEAP_OF_SPARK in conf else ""
-    if memory[-1:] in _MEBIBYTES and memory[:-1].isdecimal():
-        try:
-            _enough_memory(memory)
-        except ValueError as exc:
-            message = f"{_HEAP_OF_SPARK} {exc}"
-            raise ValueError(message) from exc
-    return conf
 
 
 Cap = Annotated[Literal["sample_window", "window", "none"] | int, BeforeValidator(_known_cap)]
@@ -252,17 +230,13 @@ class SparkSettings(Branch):
 
     master: str | None = Field(None, description="null: local[*], or what spark-submit sets")
     shuffle_partitions: int | None = Field(None, gt=0, description="null: the number of cores")
-    driver_memory: Annotated[str | None, AfterValidator(_enough_memory)] = Field(
-        None,
-        pattern=r"^\d+[mg]$",
-        description="most heap of the driver's JVM, at least 472m; null: 512m, and 64m for each core above four",
-    )
     shared_folders: tuple[str, ...] = Field(
         (), description="folders that every node of the cluster mounts: state may be there in deploy mode cluster"
     )
-    conf: Annotated[dict[str, SecretStr], AfterValidator(_with_enough_memory)] = Field(
+    conf: dict[str, SecretStr] = Field(
         default_factory=dict,
-        description="further Spark settings, passed on unchanged; no value is printed, as many hold credentials",
+        description="further Spark settings, passed on unchanged; no value is printed, as many hold credentials. "
+        "Without spark.driver.memory the driver's JVM has 512m of heap, and 64m for each core above four",
     )
 
     def plain_conf(self) -> dict[str, str]:

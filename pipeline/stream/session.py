@@ -50,6 +50,7 @@ _LEAST_HEAP_MIB: Final = 512
 _HEAP_MIB_PER_CORE: Final = 64
 _CORES_OF_LEAST_HEAP: Final = 4
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+_HEAP: Final = "spark.driver.memory"
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
 _JARS: Final = "spark.jars"
@@ -64,7 +65,7 @@ def jvm_settings(spark: SparkSettings, jars: Sequence[Path], *, starts_local: bo
       and need not be copied to executors.
     """
     conf = spark.plain_conf()
-    settings = {"spark.driver.memory": heap_of(spark)}
+    settings = {_HEAP: heap_of(spark)}
     places = {_CLASS_PATH if starts_local else _JARS: [str(jar) for jar in jars]}
     for key, separator in ((_CLASS_PATH, os.pathsep), (_JARS, ",")):
         if found := [*places.get(key, ()), *([conf[key]] if conf.get(key) else ())]:
@@ -93,8 +94,7 @@ def heap_of(spark: SparkSettings) -> str:
     messages, 131 MB at most, or what a task of each core reads.
     """
     further_cores = max(len(os.sched_getaffinity(0)) - _CORES_OF_LEAST_HEAP, 0)
-    chosen = spark.driver_memory or f"{_LEAST_HEAP_MIB + further_cores * _HEAP_MIB_PER_CORE}m"
-    return spark.plain_conf().get("spark.driver.memory", chosen)
+    return spark.plain_conf().get(_HEAP, f"{_LEAST_HEAP_MIB + further_cores * _HEAP_MIB_PER_CORE}m")
 
 
 # Only a checkpoint in an object store needs this, wherever the tables are: delta-rs reads and writes those.
@@ -440,8 +440,8 @@ class SparkStarter:
             return None
         how, fix = f"code {exit_code}", "start the job again: it goes on where it was"
         if exit_code == _NO_MEMORY:
-            how = f"code {exit_code}: out of memory, driver_memory = {heap_of(self._spark)}"
-            fix = f"raise 'spark.driver_memory', or lower 'stream.max_offsets_per_trigger', and {fix}"
+            how = f"code {exit_code}: out of memory, {_HEAP} = {heap_of(self._spark)}"
+            fix = f"raise '{_HEAP}' of spark.conf, or lower 'stream.max_offsets_per_trigger', and {fix}"
         return PipelineError(f"Spark's JVM exited ({how})", fix)
 
 

@@ -190,5 +190,5 @@ def test_decisions_before_and_after_a_clock_step_can_be_verified_and_simulated(
     monkeypatch.setenv("KQUOTA_ENGINE__NUM_SAMPLES", "4")
     monkeypatch.setenv("KQUOTA_ENGINE__SAMPLE_WINDOW_MS", "500")
     span = ("--since", str(job.starts[0] - 7_200_000), "--until", str(job.starts[0] + 7_200_000))
-    simulated = kquota("what-if", "-f", str(candidate), *span, "--from", "usage", "--tables", root)
+    simulated = kquota("what-if", "-f", str(candidate), *span, "--tables", root)
     assert simulated.exit_code == 0, simulated

@@ -13,7 +13,7 @@ _FINDINGS: Final = "tests/pipeline/observe/test_findings.py"
 DEFECTS: Final = (
     Defect(
         "an empty name, as of a variable that is not set, is taken for the default",
-        "_refuse_empty",
+        "refuse_empty",
         "lambda original, *_: None",
         f"{_EDITS}::test_an_empty_name_is_refused_because_an_unset_variable_makes_one",
     ),

@@ -137,12 +137,6 @@ DEFECTS: Final = (
         "tests/pipeline/store/test_object_store.py",
     ),
     Defect(
-        "a heap is accepted with which Spark does not start",
-        "_enough_memory",
-        "lambda original, memory: memory",
-        _SETTINGS,
-    ),
-    Defect(
         "a place in the code fills the log with its warnings",
         "CutShort.filter",
         ("return lines <= _LINES_PER_SPAN", "return True"),

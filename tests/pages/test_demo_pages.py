@@ -29,7 +29,7 @@ READING = (
     "status",
     "throttles list --all",
     "quotas describe",
-    "what-if --quotas .kquota/demo/candidate.yaml --from usage --since 1h",
+    "what-if --quotas .kquota/demo/candidate.yaml --since 1h",
 )
 """Commands that the demo's settings file serves, also after its end."""
 

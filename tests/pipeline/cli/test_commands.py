@@ -43,7 +43,7 @@ COMMANDS = {
     f"quotas effective {USER} {CLIENT}": (),
     f"quotas alter --user {USER} --client-id {CLIENT}": ("--add-config", "producer_byte_rate=5", "--dry-run"),
     "quotas rollback 1": ("--dry-run",),
-    "what-if": ("-f", "CANDIDATE", "--from", "usage", *SPAN),
+    "what-if": ("-f", "CANDIDATE", *SPAN),
     "tables create": (),
     "config show": (),
 }
@@ -174,7 +174,7 @@ IN_A_FOLDER = (
     ("quotas", "quotas", "diff"),
     ("quotas", "quotas", "at", "-1s"),
     ("quotas", "quotas", "rollback", "0"),
-    ("quotas", "quotas", "effective", "--user", "alice"),
+    ("quotas", "quotas", "effective", "alice"),
     ("quotas", "quotas", "sql", "DELETE FROM quotas"),
     ("quotas", "quotas", "sync", "--bootstrap-server", "127.0.0.1:1"),
     ("quotas", "quotas", "sync", "--dry-run", "--bootstrap-server", "127.0.0.1:1"),

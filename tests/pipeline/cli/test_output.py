@@ -256,7 +256,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> KeptJob:
         ("quotas", "describe", "-o", "wide"),
         ("quotas", "history", "-o", "wide"),
         ("quotas", "diff", "1", "2"),
-        ("quotas", "effective", "--user", "alice", "--client-id", EVIL, "-o", "wide"),
+        ("quotas", "effective", "alice", EVIL, "-o", "wide"),
         ("quotas", "alter", "--user", "alice", "--client", EVIL, "--add-config", "mode=shadow", "--dry-run"),
         ("quotas", "delete", "--user", EVIL),
         ("throttles", "explain", "alice", EVIL),

@@ -78,7 +78,7 @@ def of_alice(tmp_path: Path) -> KeptJob:
 
 
 def effective(of_alice: KeptJob, *words: str) -> Answer:
-    return kquota("quotas", "effective", "--user", "alice", "--client-id", "etl", "--tables", of_alice.root, *words)
+    return kquota("quotas", "effective", "alice", "etl", "--tables", of_alice.root, *words)
 
 
 def test_the_levels_and_the_live_clients_that_share_are_printed(of_alice: KeptJob) -> None:

@@ -23,7 +23,6 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.entity import QUOTA_TYPES
-from schemas.rows import decision_id
 from schemas.throttle_record import ThrottleEventRow
 from tests.integration.throttle_job import ThrottleJob
 from tests.pipeline.cli.running import Answer, kquota
@@ -61,7 +60,7 @@ def clients(events: EventTable, *flags: str) -> list[str]:
 def test_the_list_shows_records_by_the_verbs_of_tail_and_explain(tmp_path: Path) -> None:
     events, now_ms = EventTable(tmp_path), time.time_ns() // 1_000_000
     begun: dict[str, Any] = {"cluster": "c", "query_id": "q", "user": "alice", "quota_type": PRODUCER}
-    own_id = decision_id(**begun, batch_id=1, broker_id="", client_id="etl")
+    own_id = "0123456789abcdef"
     for batch_id, cause in ((1, "violation"), (2, "extended"), (3, "renewed")):
         one: dict[str, Any] = {**begun, "batch_id": batch_id, "decision_id": own_id, "cause": cause}
         events.write(("etl", "throttle", now_ms, 10 * MINUTE_MS), **one)

@@ -1,7 +1,6 @@
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
@@ -12,9 +11,6 @@ from pipeline.tables.quotas.edit import QuotaChange
 from tests.pipeline.replay.kept import KeptJob
 from tests.pipeline.tables.event_table import EventTable
 from tests.quota.factories import usage_row
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.fixture
@@ -36,17 +32,7 @@ def quotas_file(job: KeptJob, bound: float) -> Path:
 
 def what_if(job: KeptJob, *words: str, bound: float = 2_000.0) -> tuple[int, str, str]:
     ends = ["--since", str(job.clock.wall_ms - 59_000), "--until", str(job.clock.wall_ms + 1)]
-    given = [
-        "what-if",
-        "--quotas",
-        str(quotas_file(job, bound)),
-        "--from",
-        "usage",
-        *ends,
-        "--tables",
-        job.root,
-        *words,
-    ]
+    given = ["what-if", "--quotas", str(quotas_file(job, bound)), *ends, "--tables", job.root, *words]
     answer = CliRunner().invoke(app, given)
     return answer.exit_code, answer.stdout, answer.stderr
 
@@ -82,13 +68,6 @@ def test_a_line_whose_replay_differs_from_what_happened_is_unsure(job: KeptJob) 
     (row,) = json.loads(text)[0]["clients"]
     assert (code, row["throttle_seconds_happened"], row["replay_off_percent"], row["is_off"]) == (0, 5.0, 100.0, True)
     assert "unsure: off by 100 %" in what_if(job)[1]
-
-
-def test_the_exact_batches_are_replayed_where_they_are_kept(job: KeptJob) -> None:
-    ends = ["--since", str(job.clock.wall_ms - 59_000), "--until", str(job.clock.wall_ms + 1), "-o", "json"]
-    given = ["what-if", "--quotas", str(quotas_file(job, 2_000.0)), *ends, "--tables", job.root]
-    about = json.loads(CliRunner().invoke(app, given).stdout)[0]["about"]
-    assert about["replayed"] == "usage, the exact batches"
 
 
 def test_it_says_which_range_has_usage_and_what_of_the_range_asked_for_has_none(job: KeptJob) -> None:
@@ -144,6 +123,6 @@ def test_a_candidate_may_have_units(job: KeptJob) -> None:
     candidate.write_text("- {user: u, producer_byte_rate: 2kB/s}\n", encoding="utf-8")
     _, text, _ = what_if(job, "-o", "json")
     ends = ["--since", str(job.clock.wall_ms - 59_000), "--until", str(job.clock.wall_ms + 1), "-o", "json"]
-    given = ["what-if", "--quotas", str(candidate), "--from", "usage", *ends, "--tables", job.root]
+    given = ["what-if", "--quotas", str(candidate), *ends, "--tables", job.root]
     with_units = CliRunner().invoke(app, given).stdout
     assert json.loads(with_units)[0]["totals"] == json.loads(text)[0]["totals"]

@@ -70,7 +70,6 @@ def test_the_session_has_the_settings_the_stream_relies_on(spark: SparkSession) 
 def test_the_heap_grows_with_the_cores(cores: int, heap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
     assert heap_of(SparkSettings()) == heap
-    assert heap_of(SparkSettings(driver_memory="2g")) == "2g"
     assert heap_of(SparkSettings.model_validate({"conf": {"spark.driver.memory": "3g"}})) == "3g"
 
 

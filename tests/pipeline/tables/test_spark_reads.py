@@ -12,8 +12,6 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from schemas.columns import spark_ddl
-from schemas.rows import QuotaRow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,15 +39,6 @@ def test_spark_refuses_a_number_that_is_no_bound(spark: "SparkSession", tmp_path
         spark.sql(f"INSERT INTO delta.`{uri}` VALUES ('a', '', {bound}, null, null, 'enforce', null, null)")  # noqa: S608
     spark.sql(f"INSERT INTO delta.`{uri}` VALUES ('a', '', 1.0, null, null, 'enforce', null, null)")  # noqa: S608
     assert QuotaTable(str(tmp_path)).read().rows[0]["producer_byte_rate"] == 1.0
-
-
-def test_the_ddl_is_the_schema_spark_sees_in_the_table(spark: "SparkSession", tmp_path: Path) -> None:
-    create_missing(str(tmp_path))
-    for name, definition in TABLES.items():
-        seen = spark.read.format("delta").load(table_uri(str(tmp_path), name)).schema
-        declared = spark.createDataFrame([], spark_ddl(definition.model)).schema
-        assert [(f.name, f.dataType) for f in seen] == [(f.name, f.dataType) for f in declared]
-    assert "`user` STRING NOT NULL" in spark_ddl(QuotaRow)
 
 
 def test_rows_that_spark_deletes_by_vectors_stay_deleted_for_readers_and_after_a_merge(
