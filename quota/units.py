@@ -237,14 +237,13 @@ Step = str | int
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong, without a full stop, at a line (from 1), and at keys and positions (from 0) in a file.
+    """One thing that is wrong, without a full stop, at keys and positions (from 0) in a file.
 
     The path may be a flag of the command line, or empty.
     """
 
     text: str
     path: tuple[Step, ...] = ()
-    line: int | None = None
 
     @property
     def place(self) -> str:
@@ -254,9 +253,7 @@ class Mistake:
 
     def __str__(self) -> str:
         """The place, if there is one, and what is wrong."""
-        line = "" if self.line is None else f"line {self.line}"
-        place = ", ".join(part for part in (line, self.place) if part)
-        return f"{place}: {self.text}" if place else self.text
+        return f"{self.place}: {self.text}" if self.path else self.text
 
 
 class Mistakes:
@@ -278,9 +275,9 @@ class Mistakes:
         inner._path, inner._found = (*self._path, *steps), self._found
         return inner
 
-    def add(self, text: str, line: int | None = None) -> None:
+    def add(self, text: str) -> None:
         """Add a mistake."""
-        self._found.append(Mistake(text, self._path, line))
+        self._found.append(Mistake(text, self._path))
 
     @contextmanager
     def bound(self) -> Iterator[None]:

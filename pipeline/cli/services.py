@@ -73,7 +73,9 @@ def dashboard(
 def run(
     source: JobSource,
     checkpoint: Annotated[str | None, typer.Option(help="Spark's checkpoint folder.")] = None,
-    run_dir: Annotated[str | None, typer.Option(help="Folder of the lock file.")] = None,
+    run_dir: Annotated[
+        str | None, typer.Option(help="Folder of the lock file of a job with tables in a store.")
+    ] = None,
     job: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     trigger_ms: Annotated[
         int | None, typer.Option(help="Shortest time between the starts of two micro-batches.")

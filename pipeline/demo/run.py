@@ -34,7 +34,7 @@ from pipeline.demo.folder import (
 from pipeline.demo.process import spawn, terminate
 from pipeline.job.job import Job, step
 from pipeline.job.metrics import Listeners
-from pipeline.job.status import JobLock
+from pipeline.job.status import job_lock
 from pipeline.meter.reporter import REPORTER_PREFIX
 from pipeline.settings.model import Settings
 from pipeline.stream.session import SparkStarter
@@ -211,7 +211,7 @@ def start_over(folder: DemoFolder, job: str) -> None:
         *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
         *(folder.sync_log, folder.settings_file, folder.candidate),
     )
-    with JobLock(folder.root, job, str(folder.tables)):
+    with job_lock(folder.root, job, str(folder.tables)):
         for path in data:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

@@ -22,7 +22,7 @@ from pipeline.cluster.topics import check_topics, refuse_unfit, resource_names, 
 from pipeline.errors import ClusterUnreachable, MasterUnreachable, PipelineError, QueryFailed, first_line
 from pipeline.job.job_run import JobRun, Place
 from pipeline.job.metrics import Listeners
-from pipeline.job.status import Heartbeat, JobLock
+from pipeline.job.status import Heartbeat, job_lock
 from pipeline.settings.model import Settings
 from pipeline.stream.session import SparkStarter
 
@@ -70,7 +70,7 @@ class Job:
         """
         access = ClusterAccess.from_settings(self._settings.kafka)
         with ExitStack() as stack:
-            stack.enter_context(JobLock(self._settings.run_dir, self._settings.job, self._settings.tables.root))
+            stack.enter_context(job_lock(self._settings.run_dir, self._settings.job, self._settings.tables.root))
             with step("cluster and topics"):
                 place = self._reached_place(access)
             if place is None:

@@ -1,22 +1,22 @@
 """The signs of life of a job: its locks, its heartbeat, and what `kquota status` makes of them. No JVM or Kafka client.
 
-One driver runs per job, and one per set of tables: a lock file in the job's run folder and one next to the tables,
-where they are on a local disk, are held while the process lives. A driver that starts from elsewhere is not stopped by
-a lock but fenced: by the epoch in every table commit and by the transactional id.
+One driver runs per set of tables. While it lives it holds a lock file next to them, or in the job's run folder if they
+are in a store. A driver that starts from elsewhere is not stopped by a lock but fenced: by the epoch in every table
+commit and by the transactional id.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from pipeline.errors import Conflict
 from pipeline.process import FRESH_MS, Activity, JobSigns, LockHeld, ProcessLock, activity_of, ahead_ms, holder_of
 from pipeline.settings.model import Settings
-from pipeline.tables.address import full_address, local_file
+from pipeline.tables.address import full_address, is_local, local_file
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable
@@ -24,57 +24,32 @@ from pipeline.tables.rates import read_rates
 from pipeline.tables.throttles import Held, running_throttles
 from quota.resolution import held_one_by_one
 
-_TABLES_LOCK: Final = ".kquota-job.lock"
 
-
-def lock_file(run_dir: Path, job: str) -> Path:
-    """The lock file of a job in its run folder."""
-    return run_dir / f"{job}.lock"
-
-
-def tables_lock_file(tables_root: str) -> Path | None:
-    """The lock file next to the tables; None where they are in no local folder that exists."""
-    return local_file(tables_root, _TABLES_LOCK)
+def job_lock_file(run_dir: Path, job: str, tables_root: str) -> Path:
+    """The lock file of a job: next to its tables where these are in a folder that exists, else in its run folder."""
+    return local_file(tables_root, ".kquota-job.lock") or run_dir / f"{job}.lock"
 
 
 def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:
     """The process of this machine that is the job, as text; None if none is. Does not wait."""
-    process = holder_of(lock_file(run_dir, job))
-    if process is None and (neighbour := tables_lock_file(tables_root)) is not None:
-        process = holder_of(neighbour)
-    return process
+    return holder_of(job_lock_file(run_dir, job, tables_root))
 
 
-class JobLock:
-    """Held from `__enter__` to `__exit__`; the operating system lets go of it when the process dies, however it dies.
+@contextmanager
+def job_lock(run_dir: Path, job: str, tables_root: str) -> Iterator[None]:
+    """Hold the job's lock; `Conflict` if another process holds it.
 
-    Of the tables only a local folder that exists is locked. To enter raises Conflict if another process holds one.
+    The operating system lets go of it when the process dies, however it dies.
     """
-
-    def __init__(self, run_dir: Path, job: str, tables_root: str | None = None) -> None:
-        self._job = job
-        self._run_dir = run_dir
-        self._paths = [lock_file(run_dir, job)]
-        if tables_root is not None and (neighbour := tables_lock_file(tables_root)) is not None:
-            self._paths.append(neighbour)
-        self._held = ExitStack()
-
-    def __enter__(self) -> Self:
-        self._run_dir.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as held:
-            for path in self._paths:
-                try:
-                    held.enter_context(ProcessLock(path))
-                except LockHeld as exc:
-                    message = f"another driver runs job {self._job!r} or writes its tables"
-                    message += f" ({path} is held by process {exc.holder})"
-                    fix = "stop the other one, or start this one with another --job, --run-dir and --tables"
-                    raise Conflict(message, fix) from exc
-            self._held = held.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
+    path = job_lock_file(run_dir, job, tables_root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = ProcessLock(path).__enter__()
+    except LockHeld as exc:
+        message = f"another driver runs job {job!r} or writes its tables ({path} is held by process {exc.holder})"
+        raise Conflict(message, "stop the other one, or start this one with another --job and --tables") from exc
+    with lock:
+        yield
 
 
 log = logging.getLogger(__name__)
@@ -86,8 +61,8 @@ class Heartbeat:
     """Notes instants at which the query waits: so a job that waits for usage differs from one that hangs.
 
     Both write no micro-batch. A query that waits between two triggers has asked the usage topic and found nothing new.
-    One that hangs in a batch, or in a call to the brokers, is not seen to wait. The file lies next to the tables where
-    they are on a local disk, else in the job's run folder. For one thread.
+    One that hangs in a batch, or in a call to the brokers, is not seen to wait. The file lies next to the job's lock.
+    For one thread.
     """
 
     def __init__(self, run_dir: Path, job: str, tables_root: str) -> None:
@@ -133,8 +108,7 @@ def signs_of(run_dir: Path, job: str, tables_root: str) -> JobSigns:
 
 
 def _heartbeat_file(run_dir: Path, job: str, tables_root: str) -> Path:
-    neighbour = tables_lock_file(tables_root)
-    return run_dir / f"{job}.heartbeat" if neighbour is None else neighbour.with_suffix(".heartbeat")
+    return job_lock_file(run_dir, job, tables_root).with_suffix(".heartbeat")
 
 
 _TRIGGERS: Final = 3
@@ -236,7 +210,7 @@ def is_down(settings: Settings, process: str | None, batch_age_ms: int | None) -
     """
     if process is not None:
         return False
-    is_elsewhere = tables_lock_file(settings.tables.root) is None
+    is_elsewhere = not is_local(settings.tables.root)
     return not (is_elsewhere and batch_age_ms is not None and batch_age_ms <= stalled_after_ms(settings))
 
 

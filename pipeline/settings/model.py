@@ -260,7 +260,7 @@ class Settings(Branch):
     scope: Literal["cluster", "broker"] | None = Field(
         None, description="null: the quota table's own kquota.scope property"
     )
-    run_dir: Path = Field(Path(".kquota"), description="folder of the lock file of this job")
+    run_dir: Path = Field(Path(".kquota"), description="folder of the lock file of a job with tables in a store")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="how much the job logs")
     kafka: KafkaSettings = KafkaSettings()
     tables: TablesSettings = TablesSettings()

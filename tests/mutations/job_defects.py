@@ -15,8 +15,8 @@ _LOG: Final = "tests/pipeline/test_log.py"
 DEFECTS: Final = (
     Defect(
         "a second driver with another run folder takes the tables of the first",
-        "JobLock.__init__",
-        ("self._paths.append(neighbour)", "pass"),
+        "job_lock_file",
+        ('local_file(tables_root, ".kquota-job.lock") or ', ""),
         _LOCK,
     ),
     Defect(

@@ -248,10 +248,8 @@ def test_a_percentage_may_be_any_number_above_0_and_below_1e19(value: float, mis
 
 def test_a_mistake_is_printed_with_what_is_known_of_its_place() -> None:
     path = ("quotas", 2, "values", 0)
-    assert str(Mistake("bad", path, 12)) == "line 12, quotas[2].values[0]: bad"
     assert str(Mistake("bad", path)) == "quotas[2].values[0]: bad"
     assert str(Mistake("bad", (0, "mode"))) == "[0].mode: bad"
-    assert str(Mistake("bad", (), 12)) == "line 12: bad"
     assert str(Mistake("bad")) == "bad"
 
 

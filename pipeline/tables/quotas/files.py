@@ -15,7 +15,7 @@ default entity is named `<default>`, as in the table and in rpk. `file_reading` 
 import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,14 +26,14 @@ from pipeline.errors import Refused, first_line
 from pipeline.tables.quotas.edit import LABELS
 from quota.entity import QUOTA_TYPES, label
 from quota.snapshot import MODES, QuotaSnapshot
-from quota.units import Mistake, Mistakes, Step, exact_text, parse_bound
+from quota.units import Mistake, Mistakes, exact_text, parse_bound
 
 ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}
 """How rpk calls the parts of an entity -> the column of the table."""
 
 
 class QuotaFileRefused(Refused):
-    """A file does not hold valid quotas; it has all mistakes, with their places and lines as far as they are known."""
+    """A file does not hold valid quotas; it has all mistakes, with their places."""
 
     def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -97,7 +97,7 @@ class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ign
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         # Keys are compared as text, before values are made of them: `1` and `"1"` look too alike to be two keys.
         keys = [key.value if isinstance(key, yaml.ScalarNode) else repr(key) for key, _ in node.value]
-        _refuse_repeated(keys, self.mistakes, node.start_mark.line + 1)
+        _refuse_repeated(keys, self.mistakes, f", from line {node.start_mark.line + 1} on")
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
 
@@ -107,65 +107,24 @@ def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
 
     `mistakes` gets one for each key that a mapping has twice. The last value counts then.
     """
-    line: int | None = None
     try:
         return _json(text, mistakes) if text.lstrip().startswith("{") else _yaml(text, mistakes)
     except json.JSONDecodeError as exc:
-        problem, line = f"column {exc.colno}: {exc.msg}", exc.lineno
+        problem = f"line {exc.lineno}, column {exc.colno}: {exc.msg}"
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
-        problem = f"column {mark.column + 1}: {exc.problem}" if mark else str(exc.problem)
-        line = mark.line + 1 if mark else None
+        problem = f"line {mark.line + 1}, column {mark.column + 1}: {exc.problem}" if mark else str(exc.problem)
     except yaml.YAMLError as exc:
         problem = first_line(exc)
-    raise QuotaFileRefused(name, [Mistake(f"the file is neither JSON nor YAML: {problem}", (), line)])
-
-
-def with_lines(mistakes: Sequence[Mistake], text: str) -> list[Mistake]:
-    """The mistakes with the lines of their paths in a text that `load_text` has read, or of what there is of a path.
-
-    JSON that is not YAML (it escapes a character as two surrogates) has no lines.
-    """
-    try:
-        root = yaml.compose(text, Loader=_StrictLoader)
-    except yaml.YAMLError:
-        return list(mistakes)
-    return [one if one.line is not None else replace(one, line=_line(root, one.path)) for one in mistakes]
-
-
-def _line(node: yaml.Node | None, path: Sequence[Step]) -> int | None:
-    if node is None or not path:
-        return None
-    for step in path:
-        inner = _child(node, step)
-        if inner is None:
-            break
-        node = inner
-    return int(node.start_mark.line + 1)
-
-
-def _child(node: yaml.Node, step: Step) -> yaml.Node | None:
-    if isinstance(step, int):
-        return node.value[step] if isinstance(node, yaml.SequenceNode) and step < len(node.value) else None
-    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-    return next((value for key, value in pairs if key.value == step), None)
+    raise QuotaFileRefused(name, [Mistake(f"the file is neither JSON nor YAML: {problem}")])
 
 
 def _json(text: str, mistakes: Mistakes) -> Any:
-    repeated = Mistakes()
-
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        _refuse_repeated([key for key, _ in pairs], repeated)
+        _refuse_repeated([key for key, _ in pairs], mistakes)
         return dict(pairs)
 
-    document = json.loads(text, object_pairs_hook=mapping)
-    if repeated.found:
-        try:
-            _yaml(text, mistakes)  # finds the same keys, and knows their lines
-        except yaml.YAMLError:
-            for one in repeated.found:
-                mistakes.add(one.text)
-    return document
+    return json.loads(text, object_pairs_hook=mapping)
 
 
 def _yaml(text: str, mistakes: Mistakes) -> Any:
@@ -177,10 +136,10 @@ def _yaml(text: str, mistakes: Mistakes) -> Any:
         loader.dispose()
 
 
-def _refuse_repeated(keys: Sequence[str], mistakes: Mistakes, line: int | None = None) -> None:
+def _refuse_repeated(keys: Sequence[str], mistakes: Mistakes, where: str = "") -> None:
     for key, count in Counter(keys).items():
         if count > 1:
-            mistakes.add(f"'{key}' is given {count} times", line)
+            mistakes.add(f"'{key}' is given {count} times{where}")
 
 
 # Reads a file of quotas: rpk's form, or plain rows with the columns of the table.
@@ -201,7 +160,7 @@ def from_text(text: str, name: str = "the file") -> list[DeclaredQuota]:
     mistakes = Mistakes()
     declared = _declared_quotas(load_text(text, name, mistakes), mistakes)
     if mistakes.found:
-        raise QuotaFileRefused(name, with_lines(mistakes.found, text))
+        raise QuotaFileRefused(name, mistakes.found)
     return declared
 
 

@@ -18,7 +18,7 @@ import pytest
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.views import Answers, Query
 from pipeline.failpoints import FAILPOINTS
-from pipeline.job.status import JobLock, signs_of
+from pipeline.job.status import job_lock, signs_of
 from pipeline.settings.loading import load_settings
 from pipeline.tables.throttles import Held
 from schemas.throttle_record import Target
@@ -58,7 +58,7 @@ class Life:
 
     def comes_up(self) -> None:
         """Its process holds its lock."""
-        self._lock.enter_context(JobLock(self._settings.run_dir, self._settings.job, self.root))
+        self._lock.enter_context(job_lock(self._settings.run_dir, self._settings.job, self.root))
 
     def goes_on(self) -> bool:
         """Let time pass, mostly with usage, sometimes with an edit or a kill; returns whether the job lives then."""

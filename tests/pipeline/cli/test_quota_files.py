@@ -245,7 +245,7 @@ FILES: Final = Path(__file__).parent / "bad_quota_files"
 MISTAKES: Final[dict[str, list[str]]] = json.loads(FILES.with_suffix(".json").read_text())
 
 
-def test_every_bad_file_is_refused_as_a_whole_with_line_and_entry(root: str) -> None:
+def test_every_bad_file_is_refused_as_a_whole_with_every_place(root: str) -> None:
     assert sorted(path.name for path in FILES.iterdir()) == sorted(MISTAKES)
     before = described(root)
     for name, mistakes in MISTAKES.items():

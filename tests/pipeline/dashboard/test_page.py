@@ -12,12 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 
 from pipeline.clock import wall_ms
-from pipeline.job.status import tables_lock_file
+from pipeline.job.status import job_lock_file
 from pipeline.process import ProcessLock
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.table import QuotaTable
@@ -65,9 +66,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
 
 def lock_of(tables: LivedTables) -> ProcessLock:
     """Who holds it is the job that writes the tables."""
-    lock = tables_lock_file(tables.root)
-    assert lock is not None
-    return ProcessLock(lock)
+    return ProcessLock(job_lock_file(Path(tables.root), "kquota", tables.root))
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,7 +26,7 @@ from pipeline.demo.folder import (
 )
 from pipeline.demo.run import start_over
 from pipeline.errors import Conflict, UsageError
-from pipeline.job.status import JobLock
+from pipeline.job.status import job_lock
 from pipeline.settings.loading import load_settings
 from pipeline.tables.throttles import recent_events
 from tests.faults.hand_job import HandJob
@@ -79,7 +77,7 @@ def test_starting_over_deletes_the_data_of_the_demo_and_nothing_else(demo: DemoF
     for path in (demo.settings_file, demo.candidate, demo.sync_log):
         path.touch()
     start_over(demo, "kquota")
-    locks = {"kquota.lock", "kquota.pid", "demo.lock", "demo.pid"}
+    locks = {"demo.lock", "demo.pid"}
     assert {path.name for path in demo.root.iterdir()} == {MARK, "notes.txt", *locks}
     with demo.claimed():
         pass
@@ -148,7 +146,7 @@ def test_commands_that_the_demo_prints_find_its_settings_and_its_tables(
 
 
 def test_the_folder_of_a_real_job_is_refused_and_stays_as_it_is(production: Path) -> None:
-    with JobLock(production, "kquota"):
+    with job_lock(production, "kquota", "s3://bucket/tables"):
         before = content(production)
         answer = kquota("demo", "--fresh", "--folder", str(production))
         assert (answer.exit_code, answer.stdout) == (2, "")
@@ -156,13 +154,8 @@ def test_the_folder_of_a_real_job_is_refused_and_stays_as_it_is(production: Path
         assert content(production) == before
 
 
-@pytest.mark.parametrize("who", ["a job in the folder", "a job elsewhere that uses the tables"])
-def test_starting_over_is_refused_while_others_are_at_work(demo: DemoFolder, tmp_path: Path, who: str) -> None:
-    held: dict[str, AbstractContextManager[Any]] = {
-        "a job in the folder": JobLock(demo.root, "kquota"),
-        "a job elsewhere that uses the tables": JobLock(tmp_path / "elsewhere", "other", str(demo.tables)),
-    }
-    with held[who], pytest.raises(Conflict):
+def test_starting_over_is_refused_while_a_job_elsewhere_uses_the_tables(demo: DemoFolder, tmp_path: Path) -> None:
+    with job_lock(tmp_path / "elsewhere", "other", str(demo.tables)), pytest.raises(Conflict):
         start_over(demo, "kquota")
     assert demo.tables.is_dir()
 
@@ -211,7 +204,7 @@ def test_what_is_proposed_while_it_runs_tells_of_the_first_throttle(played: tupl
     _, job = played
     throttle_one(job)
     *commands, observe = while_it_runs()
-    with JobLock(job.settings.run_dir, job.settings.job, job.settings.tables.root):
+    with job_lock(job.settings.run_dir, job.settings.job, job.settings.tables.root):
         status, throttles, quotas = map(paste, commands)
     assert "batch   2, " in status
     assert OFFENDER[0] in throttles

@@ -16,7 +16,7 @@ import pytest
 from pipeline.clock import wall_ms
 from pipeline.cluster.topics import Finding
 from pipeline.job.diagnosis import Diagnosis, diagnose
-from pipeline.job.status import Heartbeat, JobLock, stalled_after_ms
+from pipeline.job.status import Heartbeat, job_lock, stalled_after_ms
 from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
@@ -275,7 +275,7 @@ def test_a_fix_deletes_nothing_while_the_job_gives_signs_of_life(tmp_path: Path)
 
     assert "delete this one" in fix()
     instead = "see whether the settings are those of this job; if they are, stop it and ask again: "
-    with JobLock(tmp_path, settings.job, root):
+    with job_lock(tmp_path, settings.job, root):
         assert fix().startswith(f"But job 'kquota' runs as process {os.getpid()}. Fix: {instead}")
     Heartbeat(tmp_path, settings.job, root).beat(wall_ms() - 1_000)
     assert re.match(rf"But job 'kquota' worked \d s ago\. Fix: {instead}", fix())
@@ -343,7 +343,7 @@ def test_a_topic_is_not_to_be_deleted_while_the_job_works_and_the_group_without_
     partitions, lag = topics()
     assert "Fix: kafka-topics --delete --topic" in partitions
     assert lag.startswith("leave group 'kquota-kquota' out of lag exporters, which show a lag below 0: ")
-    with JobLock(tmp_path, settings.job, root):
+    with job_lock(tmp_path, settings.job, root):
         partitions, _ = topics()
     assert "delete" not in partitions
     assert "stop it and ask again: " in partitions

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.brokers.running import sync_lock
 from pipeline.errors import Conflict
-from pipeline.job.status import Heartbeat, JobLock, is_down, last_beat_ms, signs_of, status_of
+from pipeline.job.status import Heartbeat, is_down, job_lock, last_beat_ms, signs_of, status_of
 from pipeline.process import FRESH_MS, LATE_AFTER_MS, activity_of
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.cli.running import kquota, new_tables
@@ -48,10 +48,10 @@ def test_time_ahead_of_the_wall_clock_is_shown_by_status(
 
 
 @pytest.mark.parametrize("run_dir", ["run", "elsewhere"])
-def test_a_job_is_up_while_a_process_holds_its_lock_or_that_of_its_tables(run_dir: str, tmp_path: Path) -> None:
+def test_a_job_is_up_while_a_process_holds_the_lock_of_its_tables(run_dir: str, tmp_path: Path) -> None:
     root = new_tables(tmp_path / "tables")
     settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path / "run")
-    with JobLock(tmp_path / run_dir, "kquota", root):
+    with job_lock(tmp_path / run_dir, "kquota", root):
         assert status_of(settings, 0).state == "up"
     assert status_of(settings, 0).state == "down"
 
@@ -123,12 +123,11 @@ import sys
 import time
 from pathlib import Path
 from pipeline.clock import SystemClock
-from pipeline.job.status import Heartbeat
-from pipeline.job.status import JobLock
+from pipeline.job.status import Heartbeat, job_lock
 
 place = Path(sys.argv[1]), "kquota", sys.argv[2]
 heart, clock = Heartbeat(*place), SystemClock()
-with JobLock(*place):
+with job_lock(*place):
     while True:
         if heart.is_due(clock.now().wall_ms):
             heart.beat(clock.now().wall_ms)
@@ -173,7 +172,7 @@ def test_a_beat_is_found_by_who_looks_and_forgotten_by_the_next_life(root: str, 
     heart.beat(NOW_MS)
     assert last_beat_ms(*place) == NOW_MS
     assert signs.last_wait_ms() == NOW_MS
-    with JobLock(*place):
+    with job_lock(*place):
         assert signs.last_wait_ms() == NOW_MS
         Heartbeat(*place).forget()
         assert signs.last_wait_ms() is None
@@ -217,8 +216,8 @@ def test_a_disk_that_takes_nothing_is_told_once_and_ends_nothing(
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipeline.job.status import JobLock
-with JobLock(Path(sys.argv[1]), "nightly", *sys.argv[2:]):
+from pipeline.job.status import job_lock
+with job_lock(Path(sys.argv[1]), "nightly", sys.argv[2]):
     print("held", flush=True)
     time.sleep(3_600)
 """
@@ -232,11 +231,9 @@ def test_a_second_driver_on_the_tables_is_refused_whatever_its_name_and_run_fold
         try:
             assert first.stdout is not None
             assert first.stdout.readline() == b"held\n"
-            second = JobLock(tmp_path / "two", "other", str(tables))
+            second = job_lock(tmp_path / "two", "other", str(tables))
             with pytest.raises(Conflict, match=f"process {first.pid}") as refused, second:
                 pass
             assert f"({tables}/" in refused.value.message
-            with JobLock(tmp_path / "two", "other"):
-                pass
         finally:
             first.kill()
