@@ -24,30 +24,23 @@ alice producer_byte_rate 3e+06 level
 <default> producer_byte_rate 1e+06 bound
 bob producer_byte_rate 1e+18 unbounded
 
-**Entries of their own for sensors of a default.** Such an entry has the sensor's tags as its entity. But it can change
-which quota holds for other clients. An entry of a user hides the rows of the default user with a client-id: a client of
-that user that had one of these as its quota would fall under the new entry. So the project's own resolution is asked,
-with and without the entries, about every client that an entry could concern. If the answer differs for any of them, in
-sensor or bound, there is no entry, and the sensor is reported.
-
-Which clients these are: a row is found by names, so clients with names that are in no row all get the same answer. It
-is enough to ask about the client-ids in rows of the sensor's user and of the default user, and about one name that is
-in none. An entry hides only rows of less specific levels, and those are of defaults: so an answer does not depend on
-which other sensors have entries.
+**Entries of their own for sensors of a default.** Such an entry has the sensor's tags as its entity. It must change no
+other client's quota, and hides only rows of less specific levels. An entry of a pair concerns that client alone. One of
+a client-id hides the default client-id alone, which made the sensor. An entry of a user hides the rows of the default
+user with a client-id: a client of that user that has one of these as its quota would fall under the new entry. Then
+there is no entry, and the sensor is reported. So an answer does not depend on which other sensors have entries.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from quota.arrays import Floats
-from quota.engine import QuotaEngine
-from quota.entity import DEFAULT, LEVELS_OF_DEFAULTS, QUOTA_TYPES, REQUEST, Level, level_of
+from quota.entity import DEFAULT, KIND_OF_LEVEL, LEVELS_OF_DEFAULTS, QUOTA_TYPES, REQUEST, Level, LevelKind, entity_at
 from quota.snapshot import Bounds, Quota, QuotaSnapshot
 
 UNREACHED: Final = 1e18
@@ -149,7 +142,6 @@ def _whole(bounds: Bounds) -> Bounds:
 _UNNAMED: Final = "\x00any other name"
 """A name that no row has: Kafka's names cannot have a NUL, so neither can those of its clients."""
 
-_Answer = tuple[str, str, float | None]
 _Client = tuple[str, str]
 
 
@@ -169,112 +161,12 @@ class Refused:
         return f"an entry of its own would change the quota of user '{user}', client-id '{client_id}'"
 
 
-def own_entries(
-    snapshot: QuotaSnapshot, sensors: Sequence[EntryKey]
-) -> tuple[tuple[BrokerEntry, ...], tuple[Refused, ...]]:
-    """Which sensors of defaults can have an entry of their own, and which cannot, in their order.
-
-    Args:
-        snapshot: the quotas in force.
-        sensors: tags and quota type of each, "" for a part that is no tag; each once. After an edit of the quotas pass
-            those that have an entry too, as long as they need it: the edit can make it harmful.
-    """
-    users = {DEFAULT, "", *(sensor.user for sensor in sensors)}
-    found = (quota for quota in snapshot.quotas if quota.mode != "shadow" and quota.user in users)
-    enforced = replace(snapshot, quotas=tuple(found))
-    names = _client_ids_by_user(enforced)
-    probes = {sensor: _probes(names, sensor) for sensor in sensors}
-    clients = sorted({client for of_sensor in probes.values() for client in of_sensor})
-    before = _resolve(enforced, clients)
-    bounds: dict[EntryKey, float] = {}
-    refused: dict[EntryKey, Refused] = {}
-    for sensor in sensors:
-        level, bound = _holding(before, sensor, probes[sensor])
-        if bound is None or level not in LEVELS_OF_DEFAULTS:
-            refused[sensor] = Refused(sensor, None)
-        else:
-            bounds[sensor] = bound
-    # An entry of a pair concerns that client only. It must not be what makes an entry of its user harmless: it may go.
-    pairs = [sensor for sensor in bounds if sensor.user and sensor.client_id]
-    others = [sensor for sensor in bounds if not (sensor.user and sensor.client_id)]
-    for group in (pairs, others):
-        after = _resolve(_with_rows(enforced, {sensor: bounds[sensor] for sensor in group}), clients)
-        for sensor in group:
-            harmed = (one for one in probes[sensor] if _answer(before, one, sensor) != _answer(after, one, sensor))
-            client = next(harmed, None)
-            if client is not None:
-                refused[sensor] = Refused(sensor, client)
-    granted = (BrokerEntry(sensor, bounds[sensor], EntryKind.OWN) for sensor in sensors if sensor not in refused)
-    return tuple(granted), tuple(refused[sensor] for sensor in sensors if sensor in refused)
-
-
-def _client_ids_by_user(snapshot: QuotaSnapshot) -> dict[str, set[str]]:
-    names: dict[str, set[str]] = {}
-    for quota in snapshot.quotas:
-        names.setdefault(quota.user, set()).add(quota.client_id)
-    return names
-
-
-def _probes(names: Mapping[str, set[str]], sensor: EntryKey) -> list[_Client]:
-    if sensor.user and sensor.client_id:
-        return [(sensor.user, sensor.client_id)]
-    if sensor.user:
-        named = {*names.get(sensor.user, ()), *names.get(DEFAULT, ())} - {DEFAULT}
-        return [(sensor.user, name) for name in sorted({*named, "", _UNNAMED})]
-    # An entry of a client-id hides the default client-id alone, which made the sensor.
-    return [(_UNNAMED, sensor.client_id)]
-
-
-_Resolved = dict[tuple[str, str, str], tuple[int | None, _Answer]]
-
-
-def _resolve(snapshot: QuotaSnapshot, clients: Sequence[_Client]) -> _Resolved:
-    engine = QuotaEngine()
-    engine.load_quotas(snapshot)
-    names = [pa.array([client[part] for client in clients], pa.string()) for part in (0, 1)]
-    rows = engine.resolve(pa.table(names, ["user", "client_id"])).to_pylist()
-    return {
-        (row["user"], row["client_id"], row["quota_type"]): (
-            row["level"],
-            (row["sensor_user"], row["sensor_client_id"], row["bound"]),
-        )
-        for row in rows
-    }
-
-
-def _answer(resolved: _Resolved, client: _Client, sensor: EntryKey) -> _Answer:
-    return resolved[(*client, sensor.quota_type)][1]
-
-
-def _holding(resolved: _Resolved, sensor: EntryKey, clients: Sequence[_Client]) -> tuple[int | None, float | None]:
-    """The level and the bound of the sensor, from a client that is in it."""
-    for client in clients:
-        level, (user, client_id, bound) = resolved[(*client, sensor.quota_type)]
-        if (user, client_id) == (sensor.user, sensor.client_id):
-            return level, bound
-    return None, None
-
-
-def _with_rows(snapshot: QuotaSnapshot, bounds: dict[EntryKey, float]) -> QuotaSnapshot:
-    """The quotas with a bound at each of these keys. A row that is there for other types keeps them."""
-    rows = {(quota.user, quota.client_id): quota for quota in snapshot.quotas}
-    for (user, client_id, quota_type), bound in bounds.items():
-        new = Quota(user, client_id, (None, None, None), "enforce", level_of(user, client_id))
-        row, at = rows.get((user, client_id), new), QUOTA_TYPES.index(quota_type)
-        first, second, third = (bound if position == at else old for position, old in enumerate(row.bounds))
-        rows[user, client_id] = replace(row, bounds=(first, second, third))
-    return replace(snapshot, quotas=tuple(rows.values()))
-
-
 MOST_OWN_PER_USER: Final = 100
 """The most own entries of one user. Clients can make up client-ids."""
 
 
 class OwnGrants:
     """Which sensors of defaults have an entry of their own: as many of each user as may be, and none that does harm.
-
-    The answers of `own_entries` are kept until the quotas change, because asking is dear. An answer depends on no other
-    entry, so only new sensors are asked for.
 
     Args:
         most_per_user: the most entries of one user. Sensors of a client-id alone count as those of one user.
@@ -291,34 +183,65 @@ class OwnGrants:
 
     def load(self, snapshot: QuotaSnapshot) -> None:
         """Put other quotas in force, and forget all answers."""
-        self._snapshot = snapshot
+        self._rows = {(quota.user, quota.client_id): quota for quota in snapshot.quotas if quota.mode != "shadow"}
+        self._of_default_user = sorted(client_id for user, client_id in self._rows if user == DEFAULT and client_id)
         self.granted: dict[EntryKey, BrokerEntry] = {}
         self.refused: dict[EntryKey, Refused] = {}
         self.left_out: Counter[str] = Counter()
         self._of_user: Counter[str] = Counter()
 
-    def ask(self, keys: Iterable[EntryKey], most: int | None = None) -> None:
-        """Ask for these too, who should come first first; for at most so many new ones, and the others ask again."""
-        taken, self.left_out = Counter(self._of_user), Counter()
-        new = list[EntryKey]()
-        for key in dict.fromkeys(keys):
+    def ask(self, keys: Iterable[EntryKey]) -> None:
+        """Ask for these too, who should come first first.
+
+        * `keys`: tags and quota type of each sensor, "" for a part that is no tag.
+        """
+        self.left_out = Counter()
+        for key in keys:
             if key in self.granted or key in self.refused:
                 continue
-            if taken[key.user] >= self._most_per_user:
+            if self._of_user[key.user] >= self._most_per_user:
                 self.left_out[key.user] += 1
+                continue
+            bound, harmed = self._default_bound(key), self._harmed(key)
+            if bound is None or harmed is not None:
+                self.refused[key] = Refused(key, None if bound is None else harmed)
             else:
-                taken[key.user] += 1
-                new.append(key)
-        if not new:
-            return
-        granted, refused = own_entries(self._snapshot, new[:most])
-        self.granted.update((entry.key, entry) for entry in granted)
-        self._of_user.update(entry.key.user for entry in granted)
-        self.refused.update((one.key, one) for one in refused)
+                self.granted[key] = BrokerEntry(key, bound, EntryKind.OWN)
+                self._of_user[key.user] += 1
 
     def forget(self, keys: Iterable[EntryKey]) -> None:
         """These sensors need no entry any more."""
         for key in keys:
             if self.granted.pop(key, None) is not None:
-                self._of_user -= Counter([key.user])
+                self._of_user[key.user] -= 1
             self.refused.pop(key, None)
+
+    def _default_bound(self, sensor: EntryKey) -> float | None:
+        """T of a sensor, if it is a default's: the first row that its clients find is one of these tags."""
+        user, client_id, quota_type = sensor
+        kind = LevelKind.USER if not client_id else LevelKind.USER_CLIENT if user else LevelKind.CLIENT
+        for level in Level:
+            # A user's sensor has those of its clients that find no pair: what concerns the others is `_harmed`.
+            if client_id or KIND_OF_LEVEL[level] is kind:
+                row = self._row(entity_at(level, user or _UNNAMED, client_id), quota_type)
+                if row is not None:
+                    is_default = level in LEVELS_OF_DEFAULTS and KIND_OF_LEVEL[level] is kind
+                    return row.bounds[QUOTA_TYPES.index(quota_type)] if is_default and row.mode != "exempt" else None
+        return None
+
+    def _harmed(self, sensor: EntryKey) -> _Client | None:
+        """A client that finds a row of the default user with a client-id, and would find an entry of its user first."""
+        user, client_id, quota_type = sensor
+        if client_id or self._row((user, DEFAULT), quota_type):
+            return None
+        for name in self._of_default_user:
+            if self._row((DEFAULT, name), quota_type) and not self._row((user, name), quota_type):
+                return user, _UNNAMED if name == DEFAULT else name
+        return None
+
+    def _row(self, entity: tuple[str, str], quota_type: str) -> Quota | None:
+        """The row of an entity, if it counts for a type: an exempt one does for each."""
+        row = self._rows.get(entity)
+        if row is None or row.mode == "exempt":
+            return row
+        return None if row.bounds[QUOTA_TYPES.index(quota_type)] is None else row

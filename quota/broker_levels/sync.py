@@ -46,8 +46,6 @@ EXPIRE_EVERY_MS: Final = 60_000
 LAG_MS: Final = 10_000
 """How far event time may be behind `now_ms` without one of the clocks being wrong: as long as a level must stand."""
 
-MOST_ASKS: Final = 50  # the largest number of sensors of defaults that may ask for an entry of their own in one period
-
 
 class BrokerSync:
     """All that is known of the brokers' quotas and of the usage on each broker. One caller at a time.
@@ -245,7 +243,7 @@ class BrokerSync:
             for at in np.flatnonzero(of_type.is_candidate & (of_type.cause == Cause.TOGETHER_ABOVE)).tolist()
         )
         grants, before = self._grants, set(self._grants.granted)
-        grants.ask((key for _, key in asking), MOST_ASKS)
+        grants.ask(key for _, key in asking)
         for levels in self._levels.values():
             grants.forget(levels.no_longer_needed(self._at_ms))
         asked = (*grants.granted, *grants.refused)

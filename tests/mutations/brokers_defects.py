@@ -44,8 +44,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "an entry that would change another client's quota is written",
-        "own_entries",
-        ("if client is not None:", "if False:"),
+        "OwnGrants._harmed",
+        "lambda original, *_: None",
         _ENTRIES,
     ),
     Defect(
@@ -135,7 +135,7 @@ DEFECTS: Final = (
     Defect(
         "a client that makes up names fills the brokers with entries of its own",
         "OwnGrants.ask",
-        ("if taken[key.user] >= self._most_per_user:", "if False:"),
+        ("if self._of_user[key.user] >= self._most_per_user:", "if False:"),
         "tests/quota/test_broker_sync.py",
     ),
     Defect(
