@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.replay.request import ReplayRequest, Start, Timeline, slice_length_ms, usage_not_kept
-from pipeline.replay.usage_batches import HeldTimes, Holds, Outcome, ReplayResult, UsageBatch, UsageReader
+from pipeline.replay.usage_batches import HeldSpans, HeldTimes, Outcome, ReplayResult, UsageBatch, UsageReader
 from pipeline.tables.reading import split_range
 from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.shapes import Publications, int64s
@@ -63,7 +63,7 @@ class _Replay:
         self._since_ms, self._until_ms = request.since_ms, request.until_ms
         self._window_ms = request.settings.engine.sample_window_ms
         self._quotas = quotas
-        self._holds = Holds()
+        self._holds = HeldSpans()
         self._job = Rehearsal(request.settings, request.scope, self._hear)
         self._has_begun = False
         self._result = ReplayResult()

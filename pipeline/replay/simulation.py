@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.replay.usage_batches import HeldTimes, Holds
+from pipeline.replay.usage_batches import HeldSpans, HeldTimes
 from pipeline.settings.model import Settings
 from pipeline.stream.usage_columns import CollectedBatch, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
@@ -128,7 +128,7 @@ class Simulation:
         self._by_broker = scope == "broker"
         self._of_user: dict[str, list[ClientKey]] = defaultdict(list)
         self._heard: list[Row] = []
-        self._holds = Holds()
+        self._holds = HeldSpans()
         stream = settings.stream.model_copy(update={"trigger_ms": trigger_ms})
         self._job = Rehearsal(settings.model_copy(update={"stream": stream}), scope, self._hear)
 

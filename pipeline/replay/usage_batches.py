@@ -176,7 +176,7 @@ class Span(NamedTuple):
     excepted: Collection[str] = ()
 
 
-class Holds:
+class HeldSpans:
     """When targets are held, by their records in order; the spans of a target follow one another.
 
     A throttle lasts until its end or until the next record of its target, which is another throttle, in its place, or
@@ -211,7 +211,7 @@ class HeldTimes:
     A throttle of its user does not count while the client is among its exceptions. `until_ms` is exclusive.
     """
 
-    def __init__(self, holds: Holds, since_ms: int, until_ms: int) -> None:
+    def __init__(self, holds: HeldSpans, since_ms: int, until_ms: int) -> None:
         self._range = since_ms, until_ms
         self._own: dict[tuple[str | None, ...], list[Span]] = {}
         self._of_user: dict[tuple[str, str], list[Span]] = defaultdict(list)
@@ -273,7 +273,7 @@ def recorded_outcomes(request: "ReplayRequest", clients: Iterable[ClientKey] = (
     of_clients = pc.and_(pc.is_valid(rows["client_id"]), pc.equal(rows["mode"], "enforce"))
     for row in rows.filter(pc.and_(of_clients, pc.greater(rows["throttle_time_ms"], 0))).to_pylist():
         windows[ClientKey.of(row)].add(row["evaluated_at_ms"] // request.settings.engine.sample_window_ms)
-    records, holds = events.read([*_NAMES, *_RECORD], since_ms - _LONGEST_THROTTLE_MS, until_ms), Holds()
+    records, holds = events.read([*_NAMES, *_RECORD], since_ms - _LONGEST_THROTTLE_MS, until_ms), HeldSpans()
     for row in records.sort_by("publish_seq").to_pylist():
         holds.hear_row(row, row["evaluated_at_ms"])
     times = HeldTimes(holds, since_ms, until_ms)

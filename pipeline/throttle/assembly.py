@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.clock import Clock, Moment
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.throttle.decider import Decided, Decider
-from pipeline.throttle.publisher import NO_ROWS, Hear, Publisher, Unpublished
+from pipeline.throttle.publisher import NO_ROWS, Hear, HeardPublisher, Publisher
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
 from quota.engine import QuotaEngine, Scope
 from quota.replay import Evaluation
@@ -31,7 +31,7 @@ class Enforcement:
 
 
 def assemble(
-    settings: Settings, scope: Scope, cluster: str, publisher: Publisher | Unpublished, clock: Clock
+    settings: Settings, scope: Scope, cluster: str, publisher: Publisher | HeardPublisher, clock: Clock
 ) -> Enforcement:
     """Build the graph; nothing is read, written or started.
 
@@ -104,7 +104,7 @@ class Rehearsal:
         hear: Hear = lambda _publications, _at_ms: None,
         cluster: str = _NAME,
     ) -> None:
-        self._clock, self._records = HandSetClock(0), Unpublished(hear)
+        self._clock, self._records = HandSetClock(0), HeardPublisher(hear)
         enforcement = assemble(settings, scope, cluster, self._records, self._clock)
         self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
         self.snapshot = QuotaSnapshot(-1, ())

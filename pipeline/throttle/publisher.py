@@ -391,7 +391,7 @@ Hear = Callable[[Publications, Ints], None]
 """Hears records that are published together, and of each the instant."""
 
 
-class Unpublished:
+class HeardPublisher:
     """Has the place of a `Publisher` without tables and readers: the records are only heard."""
 
     is_behind = False

@@ -31,7 +31,7 @@ from pipeline.throttle.lifecycle import (
     check_after_edit,
     violations_to_publish,
 )
-from pipeline.throttle.publisher import Publisher, Unpublished
+from pipeline.throttle.publisher import HeardPublisher, Publisher
 from pipeline.throttle.shapes import (
     CLIENTS,
     NO_LEVEL,
@@ -94,7 +94,7 @@ class ThrottlePurgatory:
     def __init__(
         self,
         decider: Decider,
-        publisher: Publisher | Unpublished,
+        publisher: Publisher | HeardPublisher,
         slicing: Slicing,
         lead: RenewLead,
         clock: Clock,

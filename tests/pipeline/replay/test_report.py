@@ -18,7 +18,7 @@ from pipeline.replay.report import (
     to_document,
     totals_of,
 )
-from pipeline.replay.usage_batches import HeldTimes, Holds, Outcome, ReplayResult
+from pipeline.replay.usage_batches import HeldSpans, HeldTimes, Outcome, ReplayResult
 from schemas.names import ClientKey
 from schemas.throttle_record import Target
 
@@ -119,7 +119,7 @@ ETL = Target("", "alice", "etl", None)
 def test_throttled_time_is_what_the_records_say_within_the_range(
     records: list[tuple[int, int | None]], held_for_ms: int
 ) -> None:
-    holds = Holds()
+    holds = HeldSpans()
     for at_ms, throttle_time_ms in records:
         holds.hear(ETL, at_ms, throttle_time_ms)
     assert HeldTimes(holds, 0, 10_000).ms_of(ALICE) == held_for_ms
@@ -140,7 +140,7 @@ def test_a_client_is_held_by_its_own_throttles_and_by_those_of_its_user_that_do_
     client: ClientKey, held: list[tuple[int, int]]
 ) -> None:
     by_rate, by_time = (Target("", "alice", None, name) for name in ("producer_byte_rate", "request_percentage"))
-    holds = Holds()
+    holds = HeldSpans()
     holds.hear(by_rate, 0, 250, ("etl",))
     holds.hear(by_rate, 200, 100)
     holds.hear(by_time, 150, 150)

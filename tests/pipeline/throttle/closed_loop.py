@@ -21,7 +21,7 @@ from bench.pages import table, write_part
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.stream.usage_columns import USAGE_SCHEMA
 from pipeline.throttle.assembly import assemble
-from pipeline.throttle.publisher import Unpublished
+from pipeline.throttle.publisher import HeardPublisher
 from pipeline.throttle.shapes import Ints, Publications
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
@@ -116,7 +116,7 @@ class Loop:
         self.offenders = {offender.key: offender for offender in offenders}
         self.clock = ManualClock(START_MS)
         settings = _settings(lead_ms, carry_debt)
-        enforcement = assemble(settings, "cluster", "simulated", Unpublished(self._deliver), self.clock)
+        enforcement = assemble(settings, "cluster", "simulated", HeardPublisher(self._deliver), self.clock)
         self._decider, self._purgatory = enforcement.decider, enforcement.purgatory
         self._purgatory.take_over()
         self._quotas = QuotaSnapshot.from_rows([_quota(offender) for offender in offenders], version=1)
