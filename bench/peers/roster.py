@@ -13,13 +13,11 @@ from bench.peers.messages import Shape
 from bench.peers.results import FileResults, Results, TopicResults, UsageTableResults
 from bench.stage import KQUOTA as JOB_COMMAND
 from bench.stage import Stage
-from deploy.jvm.__main__ import write_lock
 from pipeline.jvm.jars import JarStore, read_lock
 from pipeline.jvm.java import cache_folder, find_java, find_jdk
 from schemas.names import USAGE_TOPIC
 
 LOCK: Final = Path(__file__).with_name("jars.lock")
-_HEADER: Final = "# Jars of the peers. Written by `python -m bench.peers.roster lock` from bench/peers/pom.xml.\n"
 _SOURCE: Final = Path(__file__).with_name("StreamsPeer.java")
 TRIGGER_MS: Final = 120
 
@@ -124,7 +122,3 @@ PEERS: Final = (
         is_durable=False,
     ),
 )
-
-
-if sys.argv[1:] == ["lock"] and __name__ == "__main__":
-    write_lock(LOCK.with_name("pom.xml"), LOCK, _HEADER)

@@ -171,13 +171,10 @@ def sql(
     source: TablesSource,
     output: Output = "table",
 ) -> None:
-    """Run one Spark SQL statement on the quota table, under the same lock as every other edit.
+    """Run one Spark SQL statement on a copy of the quota table; the rows that it leaves are stored as one edit.
 
-    On a local disk no other SQL writer may touch the table at the same time: Spark and delta-rs do not see each
-    other's commits in time there. In an object store the statement runs on a copy, and its outcome is one edit.
-
-    Columns that you add have no effect: every edit keeps them as they are, and a new row has null there. In an object
-    store a statement does not see them.
+    Columns that you add have no effect, and a statement does not see them: every edit keeps them as they are, and a new
+    row has null there.
     """
     from pipeline.stream.quota_sql import run_sql
     from pipeline.tables.quotas.table import QuotaTable, local_audit

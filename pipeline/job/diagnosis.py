@@ -28,7 +28,7 @@ from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.process import ahead_ms
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.stream.checkpoint import Checkpoint, open_checkpoint, spans_of
+from pipeline.stream.checkpoint import Checkpoint, CheckpointFiles, spans_of
 from pipeline.stream.recovery import newest_stored
 from pipeline.stream.session import jar_sets
 from pipeline.tables.address import is_local, table_uri
@@ -248,7 +248,7 @@ def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:
     owner = owner_of(root)
     if owner not in {None, settings.job}:
         raise tables_of_another_job(root, settings.job, str(owner))
-    files = open_checkpoint(folder)
+    files = CheckpointFiles(folder)
     # A running job plans a batch in its checkpoint, then stores it in the tables, then commits it in its checkpoint. So
     # the newest committed batch is read before the tables, and the newest planned one after them.
     before = Checkpoint.read(files)
@@ -275,7 +275,7 @@ def _topics(settings: Settings) -> Iterator[Diagnosis]:
     access = ClusterAccess.from_settings(kafka)
     with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
         now = topic_ids(admin, [kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic])
-    checkpoint = Checkpoint.read(open_checkpoint(settings.stream.checkpoint))
+    checkpoint = Checkpoint.read(CheckpointFiles(settings.stream.checkpoint))
     if checkpoint is not None:
         try:
             refuse_other_messages(settings, checkpoint, spans_of(access, kafka.usage_topic), before, now)

@@ -30,11 +30,11 @@ from pipeline.settings.model import Settings, TablesSettings
 from pipeline.stream.append_clocks import AppendClocks
 from pipeline.stream.checkpoint import (
     Checkpoint,
+    CheckpointFiles,
     OffsetLog,
     OffsetRange,
     Span,
     begin_of,
-    open_checkpoint,
     refuse_gaps,
     spans_and_newest,
     starting_offsets,
@@ -260,7 +260,7 @@ class JobRun:
         self._failure: BaseException | None = None
         self._query: UsageQuery | None = None
         self._most_messages = 0
-        self._checkpoint = open_checkpoint(settings.stream.checkpoint)
+        self._checkpoint = CheckpointFiles(settings.stream.checkpoint)
         self._quota_table = QuotaTable(settings.tables.root)
         self._quotas = QuotaSource(self._quota_table)
         self._tables = JobTables(
@@ -288,16 +288,7 @@ class JobRun:
         self._ids = TopicIds(place.access, (kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic))
         self._topics = JobTopics(settings, self._ids)
         self._clocks = AppendClocks(settings.stream.clock_tolerance_ms)
-        self._gauges = RunGauges(
-            held=self._purgatory.__len__,
-            next_due_ms=self._purgatory.next_due_ms,
-            steady_ms=lambda: clock.now().steady_ms,
-            quota_version=lambda: self._quotas.pin().version,
-            quotas_refused=self._quotas.is_refused,
-            clocks_behind_ms=self._clocks.behind_ms,
-            rates=lambda: self._rates.rows,
-            rates_failures=lambda: self._rates.failures,
-        )
+        self._gauges = RunGauges(self._purgatory, self._quotas, self._clocks, self._rates)
         self._roll_ups = RollUps(settings.tables, self._tables, self._quota_table)
         upkeep = Upkeep(settings.tables, clock, self._enforcement.decider.expire_idle, self._usage_read_until_ms)
         rollup_ms = settings.stream.rollup_interval_ms

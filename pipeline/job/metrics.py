@@ -3,7 +3,7 @@
 import logging
 import weakref
 from collections import Counter as Counting
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -17,11 +17,14 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.settings.model import Settings
+from pipeline.stream.append_clocks import AppendClocks
+from pipeline.stream.job_tables import RatesTable
 from pipeline.stream.micro_batch import BatchReport
+from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.publisher import Announce
+from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.shapes import CLIENTS
 from pipeline.web import ReadAtScrape, new_registry
-from quota.current_rates import COLUMNS
 from quota.entity import QUOTA_TYPES
 from schemas.throttle_record import Target, Verb, verb_of
 
@@ -30,24 +33,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunGauges:
-    """What can be asked of one life of the query, by any thread at any time.
+    """The parts of one life of the query that are asked at a scrape, by any thread at any time."""
 
-    Attributes:
-        next_due_ms: When the next check or end of a throttle is due, on the steady clock; None = nothing is held.
-        quotas_refused: Whether there is a newer version, which is not valid.
-        clocks_behind_ms: How far the append times of each partition are behind the wall clock.
-        rates: The newest rows of `rates`, of `quota.current_rates.COLUMNS`.
-        rates_failures: How many replacements of that table have failed.
-    """
-
-    held: Callable[[], int]
-    next_due_ms: Callable[[], int | None]
-    steady_ms: Callable[[], int]
-    quota_version: Callable[[], int]
-    quotas_refused: Callable[[], bool] = lambda: False
-    clocks_behind_ms: Callable[[], Mapping[int, int]] = dict
-    rates: Callable[[], pa.Table] = COLUMNS.empty_table
-    rates_failures: Callable[[], int] = lambda: 0
+    purgatory: ThrottlePurgatory
+    quotas: QuotaSource
+    clocks: AppendClocks
+    rates: RatesTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,26 +312,31 @@ class JobMetrics:
 
     def _read_clients(self) -> Iterable[Metric]:
         gauges = None if self._gauges is None else self._gauges()
-        return self._clients.read(self._clock.now().steady_ms, None if gauges is None else gauges.rates())
+        return self._clients.read(self._clock.now().steady_ms, None if gauges is None else gauges.rates.rows)
 
     def _read_run(self) -> Iterable[Metric]:
         gauges = None if self._gauges is None else self._gauges()
         if gauges is None:  # the query is down
             return
-        due_ms = gauges.next_due_ms()
-        overdue_ms = 0 if due_ms is None else max(gauges.steady_ms() - due_ms, 0)
+        due_ms = gauges.purgatory.next_due_ms()
+        overdue_ms = 0 if due_ms is None else max(self._clock.now().steady_ms - due_ms, 0)
+        quotas = gauges.quotas
         for name, documentation, value in (
-            ("kquota_purgatory_size", "Throttles in force: clients, and users for a quota type.", gauges.held()),
+            (
+                "kquota_purgatory_size",
+                "Throttles in force: clients, and users for a quota type.",
+                len(gauges.purgatory),
+            ),
             ("kquota_purgatory_overdue_seconds", "How long the next check has been due.", overdue_ms / 1000),
-            ("kquota_config_version", "Version of the quotas in force.", gauges.quota_version()),
-            ("kquota_config_refused", "1 while the newest version of the quotas is refused.", gauges.quotas_refused()),
+            ("kquota_config_version", "Version of the quotas in force.", quotas.pin().version),
+            ("kquota_config_refused", "1 while the newest version of the quotas is refused.", quotas.is_refused()),
         ):
             yield GaugeMetricFamily(name, documentation, value)
         what = "Replacements of the table rates that failed."
-        yield CounterMetricFamily("kquota_rates_failures", what, gauges.rates_failures())
+        yield CounterMetricFamily("kquota_rates_failures", what, gauges.rates.failures)
         what = "How far the clock that stamps a partition of the usage topic is behind the job's, at least."
         clocks = GaugeMetricFamily("kquota_partition_clock_behind_seconds", what, labels=("partition",))
-        for partition, behind_ms in sorted(gauges.clocks_behind_ms().items()):
+        for partition, behind_ms in sorted(gauges.clocks.behind_ms().items()):
             clocks.add_metric([str(partition)], behind_ms / 1000)
         yield clocks
 

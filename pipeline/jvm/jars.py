@@ -2,7 +2,7 @@
 
 Fetched files are in a cache, `<cache>/jars/<sha256>/<name>.jar`, that all checkouts share. KQUOTA_JARS_DIR names a
 plain folder of jars instead (for a site without network, or an image that contains the jars); then nothing is fetched
-and no other folder is used. `python -m deploy.jvm` writes the lock.
+and no other folder is used. `python -m deploy.jvm` adds a hash to a new line of the lock.
 """
 
 import hashlib
@@ -61,11 +61,6 @@ class LockedJar:
         """The file name Maven gives it."""
         return f"{self.artifact}-{self.version}.jar"
 
-    @property
-    def coordinates(self) -> str:
-        """`group:artifact:version`."""
-        return f"{self.group}:{self.artifact}:{self.version}"
-
 
 def lock_path() -> Path:
     """The lock file of this installation."""
@@ -75,7 +70,7 @@ def lock_path() -> Path:
 def read_lock(path: Path | None = None) -> list[LockedJar]:
     """All locked jars, in file order; None = those of this installation's lock."""
     path = path or lock_path()
-    fix = "restore the file from the repository, or write it again: python -m deploy.jvm"
+    fix = "restore the file from the repository; python -m deploy.jvm adds the hash of a new line"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from kafka import KafkaConsumer, TopicPartition
@@ -30,88 +30,53 @@ log = logging.getLogger(__name__)
 _REMEDY = "nothing needs to be done: the job tries again"
 
 
-class CheckpointFiles(Protocol):
-    """The files of one checkpoint; `Unreachable` if its file system does not answer.
+class CheckpointFiles:
+    """The files of one checkpoint, in a folder of this machine or in an object store.
 
-    Attributes:
-        checkpoint: Where it is, as in the settings.
+    Each call raises `Unreachable` if the store does not answer, or refuses.
+
+    Args:
+        checkpoint: Where it is, as in the settings: a path, a URI with the scheme `file`, or an address of a store;
+            `UsageError` if its scheme is none of these.
     """
 
-    checkpoint: str
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+        scheme = scheme_of(checkpoint)
+        if scheme not in {"", "file", *STORE_SCHEMES}:
+            known = ", ".join(f"{scheme}://" for scheme in STORE_SCHEMES)
+            message = f"'stream.checkpoint' {checkpoint} has a scheme that is not known here"
+            raise UsageError(message, f"name a folder, or a store: {known}")
+        self._objects = StoreObjects(checkpoint) if scheme in STORE_SCHEMES else None
+        self._folder = Path(unquote(urlsplit(checkpoint).path) if scheme == "file" else checkpoint)
 
     def text(self, name: str) -> str | None:
         """The text of a file; None if there is no such file."""
-        ...
-
-    def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder of the checkpoint, in no order; none if there is no such folder."""
-        ...
-
-
-class LocalFiles:
-    """A checkpoint on a local disk."""
-
-    def __init__(self, checkpoint: str, folder: Path) -> None:
-        self.checkpoint = checkpoint
-        self._folder = folder
-
-    def text(self, name: str) -> str | None:
-        """See `CheckpointFiles`."""
+        if self._objects is not None:
+            with self._unreachable():
+                content = self._objects.read(name)
+            return None if content is None else content.decode()
         try:
             return (self._folder / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
     def names(self, folder: str) -> list[str]:
-        """See `CheckpointFiles`."""
+        """The names of the files in a folder of the checkpoint, in no order; none if there is no such folder."""
+        if self._objects is not None:
+            with self._unreachable():
+                return self._objects.names(folder)
         place = self._folder / folder
         return [path.name for path in place.iterdir()] if place.is_dir() else []
 
-
-class StoreFiles:
-    """A checkpoint in an object store."""
-
-    def __init__(self, checkpoint: str) -> None:
-        self.checkpoint = checkpoint
-        self._objects = StoreObjects(checkpoint)
-
-    def text(self, name: str) -> str | None:
-        """See `CheckpointFiles`."""
-        with self._named_errors():
-            content = self._objects.read(name)
-        return None if content is None else content.decode("utf-8")
-
-    def names(self, folder: str) -> list[str]:
-        """See `CheckpointFiles`."""
-        with self._named_errors():
-            return self._objects.names(folder)
-
     @contextmanager
-    def _named_errors(self) -> Iterator[None]:
+    def _unreachable(self) -> Iterator[None]:
         try:
             yield
         except (Refused, Unreachable) as exc:
             message = f"checkpoint {self.checkpoint} cannot be read: {exc.message}"
             fix = "check the store's address and credentials in 'store', or name another one with --checkpoint"
             raise Unreachable(message, fix) from exc
-
-
-def open_checkpoint(checkpoint: str) -> CheckpointFiles:
-    """The files of a checkpoint: a path, a URI with the scheme `file`, or an address of an object store.
-
-    Raises:
-        UsageError: The scheme is none of these.
-    """
-    if not scheme_of(checkpoint):
-        return LocalFiles(checkpoint, Path(checkpoint))
-    if scheme_of(checkpoint) in STORE_SCHEMES:
-        return StoreFiles(checkpoint)
-    parts = urlsplit(checkpoint)
-    if parts.scheme.lower() == "file":
-        return LocalFiles(checkpoint, Path(unquote(parts.path)))
-    known = ", ".join(f"{scheme}://" for scheme in STORE_SCHEMES)
-    message = f"'stream.checkpoint' {checkpoint} has a scheme that is not known here"
-    raise UsageError(message, f"name a folder, or a store: {known}")
 
 
 class Span(NamedTuple):

@@ -134,10 +134,6 @@ class UsageQuery:
             .start()
         )
 
-    def is_active(self) -> bool:
-        """Whether Spark still runs the query."""
-        return self._query is not None and self._query.isActive
-
     def is_waiting(self) -> bool:
         """Whether the query rests between two triggers: it has asked for new messages and done what there was."""
         if self._query is None:

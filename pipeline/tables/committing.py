@@ -29,7 +29,7 @@ NO_CLEANING: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_ex
 _Result = TypeVar("_Result")
 
 
-def committed(uri: str, commit: Callable[[DeltaTable], _Result], attempts: int = ATTEMPTS) -> _Result:
+def committed(uri: str, commit: Callable[[DeltaTable], _Result]) -> _Result:
     """What a function returns that makes a commit on a new handle; called again if another commit came first.
 
     Raises:
@@ -37,14 +37,14 @@ def committed(uri: str, commit: Callable[[DeltaTable], _Result], attempts: int =
         Refused: rows do not fit the table.
         TableUnwritable: the store refused.
     """
-    for _ in range(attempts):
+    for _ in range(ATTEMPTS):
         table = open_table(uri)
         try:
             return commit(table)
         except (DeltaError, OSError) as exc:
             if not has_lost_race(table, exc):
                 raise refusal_of(uri, table, exc) from exc
-    raise lost_race(uri, attempts, newest_commit(uri))
+    raise lost_race(uri, ATTEMPTS, newest_commit(uri))
 
 
 @contextmanager

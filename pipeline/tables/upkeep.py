@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from deltalake import DeltaTable, WriterProperties
@@ -107,7 +107,11 @@ _SORTED_IN_MEMORY_BYTES: Final = 134_217_728  # the rest goes to temporary files
 
 
 def sort_day(uri: str, many_files: int = _FILES_OF_A_DAY) -> str | None:
-    """Rewrite the newest day that has more files than `many_files`; returns the day, None if none has."""
+    """Rewrite the newest day that has too many files; returns the day, None if none has.
+
+    Of the newest day of the table and the one before it these are more than `many_files`. An older day gets no more
+    rows: it becomes one file.
+    """
 
     def sort(table: DeltaTable) -> str | None:
         day = _due(table, many_files)
@@ -131,7 +135,9 @@ def _due(table: DeltaTable, many_files: int) -> str | None:
     if not files.num_rows:
         return None
     files_of = Counter(map(str, files["partition.date"].to_pylist()))
-    return max((day for day, count in files_of.items() if count > many_files), default=None)
+    yesterday = str(date.fromisoformat(max(files_of)) - timedelta(days=1))
+    due = (day for day, count in files_of.items() if count > (many_files if day >= yesterday else 1))
+    return max(due, default=None)
 
 
 _SORTED: Final = ("usage_by_minute", "throttle_by_minute")

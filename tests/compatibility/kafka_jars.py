@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from deploy.jvm.__main__ import format_lock
 from pipeline.jvm.jars import JarStore, LockedJar, pyspark_jars_folder, read_lock, sha256_of
 
 RELEASES: Final = {"3.7": "3.7.2", "3.9": "3.9.2", "4.0": "4.0.1"}
@@ -22,7 +21,7 @@ NEWEST_JAVA: Final = {"3.7": 21, "3.9": 21}
 """On which a release runs; later ones run on all Javas that kquota runs on."""
 
 _LOCK: Final = Path(__file__).with_name("jars.lock")
-_HEADER: Final = "# Brokers of other Kafka releases. Written by `python -m tests.compatibility.kafka_jars`.\n"
+_HEADER: Final = "# Brokers of other Kafka releases. Written by `python -m tests.compatibility.kafka_jars`.\n\n"
 _LOGGING: Final = ("log4j-1.2-api", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "slf4j-api")
 _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>kquota</groupId><artifactId>broker</artifactId><version>1</version><dependencies><dependency>
@@ -67,7 +66,8 @@ def main() -> None:
             group = "org.slf4j" if artifact == "slf4j-api" else "org.apache.logging.log4j"
             found = path.stem.removeprefix(f"{artifact}-")
             jars.append(LockedJar(jar_set, group, artifact, found, sha256_of(path)))
-    _LOCK.write_text(format_lock(jars, _HEADER), encoding="utf-8")
+    lines = (f"{jar.jar_set} {jar.group}:{jar.artifact}:{jar.version} {jar.sha256}\n" for jar in jars)
+    _LOCK.write_text("".join([_HEADER, *lines]), encoding="utf-8")
     sys.stdout.write(f"{len(jars)} jars locked\n")
 
 

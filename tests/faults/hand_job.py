@@ -224,14 +224,7 @@ class HandJob:
         self.rates = RatesTable(
             self.tables.writers["rates"], uri, "test", self.decider, self.purgatory.held_until, self.clock
         )
-        self.gauges = RunGauges(
-            self.purgatory.__len__,
-            self.purgatory.next_due_ms,
-            lambda: self.clock.now().steady_ms,
-            lambda: self.quotas.pin().version,
-            clocks_behind_ms=self.clocks.behind_ms,
-            rates=lambda: self.rates.rows,
-        )
+        self.gauges = RunGauges(self.purgatory, self.quotas, self.clocks, self.rates)
         self.listeners.began(self.gauges)
 
     def step(self) -> None:

@@ -242,8 +242,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "a checkpoint at a file:// address is not looked at",
-        "open_checkpoint",
-        ('if parts.scheme.lower() == "file":', "if False:"),
+        "CheckpointFiles.__init__",
+        ('if scheme == "file" else', "if False else"),
         "tests/pipeline/job/test_diagnosis.py",
     ),
     Defect(

@@ -21,7 +21,7 @@ from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.stream.checkpoint import LocalFiles
+from pipeline.stream.checkpoint import CheckpointFiles
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
@@ -214,7 +214,7 @@ class SteppingJob:
         for _ in range(steps):
             self._step()
         for kind, name in (
-            (LocalFiles, "names"),
+            (CheckpointFiles, "names"),
             (DeltaRsWriter, "recorded_version"),
             (DeltaRsWriter, "commit_metadata"),
         ):

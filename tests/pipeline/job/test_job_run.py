@@ -2,8 +2,6 @@
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,69 +14,12 @@ from pipeline.job.job_run import Upkeep, places_on_one_node, refuse_state_on_one
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import create_missing
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.queries import StoredTable
-from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from schemas.arrow import arrow_schema, conform
-from schemas.throttle_record import ThrottleByMinuteRow
-from schemas.usage import UsageByMinuteRow, UsageRow
+from schemas.arrow import conform
+from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.quota.factories import table, usage_row
-
-MINUTE_MS = 60_000
-MONDAY_MS = 1_795_392_000_000
-"""2026-11-23T00:00:00 UTC."""
-
-
-@dataclass(frozen=True)
-class KeptMinutes:
-    """A root with all tables."""
-
-    root: str
-
-    @classmethod
-    def create(cls, folder: Path) -> "KeptMinutes":
-        root = str(folder / "tables")
-        create_missing(root)
-        return cls(root)
-
-    def quota(self, user: str, client_id: str = "", **values: Any) -> int:
-        """Set a quota; the version it makes."""
-        change = QuotaChange(user, client_id, values)
-        return QuotaTable(self.root).alter([change], EditAudit("ops", "host", "0", "test"))
-
-    def use(self, *rows: tuple[int, str, str], **columns: Any) -> None:
-        """Append usage: (minute after `MONDAY_MS`, user, client-id), each with these columns."""
-        used = [
-            {
-                "minute_start_ms": MONDAY_MS + minute * MINUTE_MS,
-                "user": user,
-                "client_id": client_id,
-                "broker_id": "",
-                "request_count": 1,
-                "last_event_ms": MONDAY_MS + minute * MINUTE_MS,
-            }
-            | columns
-            for minute, user, client_id in rows
-        ]
-        self._append("usage_by_minute", UsageByMinuteRow, used)
-
-    def hold(self, *rows: tuple[int, str, str, int], **columns: Any) -> None:
-        """Append time held: (minute after `MONDAY_MS`, user, client-id, ms), each with these columns."""
-        empty = {"quota_type": "producer_byte_rate", "throttle_count": 0, "renewal_count": 0, "broker_id": ""}
-        held = [
-            {**empty, "minute_start_ms": MONDAY_MS + minute * MINUTE_MS, "user": user, "client_id": client_id}
-            | {"held_ms": held_ms, **columns}
-            for minute, user, client_id, held_ms in rows
-        ]
-        self._append("throttle_by_minute", ThrottleByMinuteRow, held)
-
-    def _append(self, name: str, model: Any, rows: Sequence[dict[str, Any]]) -> None:
-        schema = arrow_schema(model)
-        table = pa.Table.from_pylist(list(rows), pa.schema([schema.field(column) for column in rows[0]]))
-        write_deltalake(table_uri(self.root, name), conform(table, model, cluster="c1"), mode="append")
-
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -154,14 +95,18 @@ def test_usage_waits_for_a_day_for_roll_ups_that_are_behind(
 
 @pytest.mark.parametrize("down_ms", [0, 365 * 24 * HOUR_MS])
 def test_minutes_are_kept_for_90_days_before_the_newest_usage(tmp_path: Path, down_ms: int) -> None:
-    kept, day_ms = KeptMinutes.create(tmp_path), 24 * HOUR_MS
-    write_usage(Path(kept.root), NOW_MS)
-    for minute, age_ms in enumerate([90 * day_ms + 1, 90 * day_ms, 0]):
-        kept.use((minute, "u", str(minute)), minute_start_ms=NOW_MS - age_ms)
-        kept.hold((minute, "u", str(minute), 1), minute_start_ms=NOW_MS - age_ms)
-    Upkeep(TablesSettings(root=kept.root), ManualClock(NOW_MS + down_ms), lambda: 0).round()
+    create_missing(root := str(tmp_path))
+    write_usage(tmp_path, NOW_MS)
+    figures: dict[str, Any] = {"usage_by_minute": {"request_count": 1, "last_event_ms": 1}}
+    figures["throttle_by_minute"] = {"quota_type": "", "held_ms": 1, "throttle_count": 0, "renewal_count": 0}
+    for number, age_ms in enumerate([90 * 24 * HOUR_MS + 1, 90 * 24 * HOUR_MS, 0]):
+        client: dict[str, Any] = {"cluster": "c", "broker_id": "", "user": "u", "minute_start_ms": NOW_MS - age_ms}
+        for name, columns in figures.items():
+            rows = conform(pa.table({"client_id": [str(number)]}), TABLES[name].model, **client, **columns)
+            write_deltalake(table_uri(root, name), rows, mode="append")
+    Upkeep(TablesSettings(root=root), ManualClock(NOW_MS + down_ms), lambda: 0).round()
     for name in ("usage_by_minute", "throttle_by_minute"):
-        rows = StoredTable(table_uri(kept.root, name)).read(["client_id"])
+        rows = StoredTable(table_uri(root, name)).read(["client_id"])
         assert sorted(rows["client_id"].to_pylist()) == ["1", "2"]
 
 

@@ -4,12 +4,11 @@ import hashlib
 import re
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deploy.jvm.__main__ import format_lock, jars_of_pom
+from deploy.jvm.__main__ import add_hashes
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, Unreachable
 from pipeline.jvm import jars as module
@@ -175,14 +174,19 @@ def test_under_spark_submit_pyspark_is_in_an_archive_and_its_jars_are_in_spark_h
 DIGEST = "ab" * 32
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    jars = [
-        LockedJar("spark", "io.delta", "delta-storage", "4.4.0", DIGEST),
-        LockedJar("broker", "org.slf4j", "slf4j-api", "2.0.17", DIGEST),
-    ]
-    (tmp_path / "jars.lock").write_text(format_lock(jars, notes={jars[0].coordinates: "why this version"}))
-    assert read_lock(tmp_path / "jars.lock") == jars
-    assert "# why this version\nspark io.delta" in (tmp_path / "jars.lock").read_text()
+def test_a_line_without_a_hash_gets_that_of_what_is_fetched(
+    maven: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{maven}:/usr/bin:/bin")
+    lock = tmp_path / "jars.lock"
+    lock.write_text(f"# why\nspark org.x:one:1\n\nbroker org.slf4j:slf4j-api:2.0.17 {DIGEST}\n")
+    assert add_hashes(lock) == 1
+    assert read_lock(lock) == [ONE, LockedJar("broker", "org.slf4j", "slf4j-api", "2.0.17", DIGEST)]
+    assert lock.read_text().startswith("# why\nspark org.x:one:1 ")
+    lock.write_text("spark org.x:three:3\n")
+    with pytest.raises(Unreachable, match=r"jar 'three-3\.jar' could not be fetched"):
+        add_hashes(lock)
+    assert lock.read_text() == "spark org.x:three:3\n"
 
 
 @pytest.mark.parametrize(
@@ -207,25 +211,8 @@ def test_a_missing_lock_is_one_line(tmp_path: Path) -> None:
         read_lock(tmp_path / "jars.lock")
 
 
-@pytest.mark.parametrize("lock", ["jvm/jars.lock", "jvm/pom.xml", "requirements.lock"])
+@pytest.mark.parametrize("lock", ["jvm/jars.lock", "requirements.lock"])
 def test_locks_hold_no_addresses(lock: str) -> None:
     text = (lock_path().parents[1] / lock).read_text(encoding="utf-8")
-    addresses = [found for found in re.findall(r"\S*://\S*", text) if "maven.apache.org/POM/" not in found]
-    assert addresses == []
+    assert re.findall(r"\S*://\S*", text) == []
     assert not re.search(r"^--?[a-z]", text, re.MULTILINE)  # no options of pip
-
-
-def test_the_lock_holds_what_the_manifest_names() -> None:
-    named = jars_of_pom(lock_path().with_name("pom.xml"))
-    assert [replace(jar, sha256="") for jar in read_lock()] == list(named)
-    text = lock_path().read_text(encoding="utf-8")
-    assert [
-        note for jar, note in named.items() if note and f"# {note}\n{jar.jar_set} {jar.coordinates} " not in text
-    ] == []
-
-
-def test_a_version_that_differs_says_why() -> None:
-    named = jars_of_pom(lock_path().with_name("pom.xml"))
-    odd = next(jar for jar in named if jar.artifact == "spark-token-provider-kafka-0-10_2.13")
-    assert odd.version == "4.0.0"
-    assert named[odd]

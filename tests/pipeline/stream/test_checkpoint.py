@@ -11,13 +11,11 @@ from pipeline.errors import Refused, UsageError
 from pipeline.stream.checkpoint import (
     Checkpoint,
     CheckpointFiles,
-    LocalFiles,
     OffsetLog,
     OffsetRange,
     Span,
     begin_of,
     gaps,
-    open_checkpoint,
     refuse_gaps,
     starting_offsets,
 )
@@ -36,7 +34,7 @@ def write_checkpoint(folder: Path, planned: int, committed: int) -> Checkpoint:
         (folder / "offsets" / f".{batch_id}.crc").write_text("")
     for batch_id in range(committed + 1):
         (folder / "commits" / str(batch_id)).write_text("v1\n{}")
-    found = Checkpoint.read(LocalFiles(str(folder), folder))
+    found = Checkpoint.read(CheckpointFiles(str(folder)))
     assert found is not None
     return found
 
@@ -108,7 +106,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(params=["local", "uri", "short uri"])
 def files(request: pytest.FixtureRequest, folder: Path) -> CheckpointFiles:
     short = folder.as_uri().replace("file:///", "file:/")
-    return open_checkpoint({"local": str(folder), "uri": folder.as_uri(), "short uri": short}[request.param])
+    return CheckpointFiles({"local": str(folder), "uri": folder.as_uri(), "short uri": short}[request.param])
 
 
 def test_a_checkpoint_is_read_whole(files: CheckpointFiles, folder: Path) -> None:
@@ -157,7 +155,7 @@ def test_a_text_that_is_not_ascii_comes_through(files: CheckpointFiles, folder: 
 
 def test_a_checkpoint_with_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'stream.checkpoint' hdfs://namenode/checkpoint has a scheme that is not"):
-        open_checkpoint("hdfs://namenode/checkpoint")
+        CheckpointFiles("hdfs://namenode/checkpoint")
 
 
 @pytest.mark.parametrize(("likely", "count"), [('{"usage":{"0":3}}', 2), ('{"usage":{"0":9}}', None)])

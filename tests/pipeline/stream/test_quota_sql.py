@@ -1,37 +1,29 @@
-"""`kquota quotas sql`: Spark SQL on the quotas, with our audit, under our lock, and one line for what fails.
+"""`kquota quotas sql`: Spark SQL on a copy of the quotas, of which the rows are one edit; one line for what fails.
 
 Each statement runs in a process of its own: the session it stops would be that of the other tests.
 """
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from deltalake import DeltaTable
-from filelock import FileLock
 
 from pipeline.errors import Conflict
 from pipeline.jvm.jars import fetch
-from pipeline.settings.model import Settings, TablesSettings
+from pipeline.settings.model import Settings, SparkSettings, TablesSettings
 from pipeline.stream import quota_sql
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from tests.object_store import ObjectStore
 from tests.pipeline.cli.running import kquota
+from tests.pipeline.tables.quotas.test_source import GOOD, write_past_us
 from tests.touched_tables import add_columns
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
-
-# Spark and delta-rs read an address in ways of their own; what people name folders must mean the same to both.
-FOLDER = "tables of João's 100% team"
 
 # The statements of a session, in one process to start one JVM: each answer or refusal as a line of JSON.
 SESSION = """
@@ -39,10 +31,8 @@ import json, sys
 from pipeline.errors import PipelineError
 from pipeline.settings.loading import load_settings
 from pipeline.stream.quota_sql import run_sql
-from pipeline.tables.object_store import reach_with
 from pipeline.tables.quotas.table import EditAudit
 settings = load_settings(flags={"tables": {"root": sys.argv[1]}})
-reach_with(settings.store, settings.tables.root)
 audit = EditAudit("carol", "ops1", "0.1.0", "month end")
 for statement in sys.argv[2:]:
     try:
@@ -56,115 +46,84 @@ for statement in sys.argv[2:]:
 @pytest.fixture
 def table(tmp_path: Path) -> QuotaTable:
     fetch()
-    root = str(tmp_path / FOLDER)
+    root = str(tmp_path / "tables")
     create_missing(root, [TABLES["quotas"]])
     table = QuotaTable(root)
     table.alter([QuotaChange(user, "", {"producer_byte_rate": 1.0}) for user in ("alice", "bob", "carol")], AUDIT)
     return table
 
 
-def run(root: str, statements: Iterable[str], folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run statements one after the other on the table under a root."""
-    return subprocess.run(
-        [sys.executable, "-c", SESSION, root, *statements],
+@pytest.mark.spark
+@pytest.mark.long
+def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: QuotaTable, tmp_path: Path) -> None:
+    add_columns(table.uri)
+    version = table.read().version
+    statements = {
+        "SELECT user, producer_byte_rate FROM quotas ORDER BY user": [
+            {"user": name, "producer_byte_rate": 1.0} for name in ("alice", "bob", "carol")
+        ],
+        "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": [{"num_affected_rows": 1}],
+        "UPDATE quotas SET producer_byte_rate = 0": "user-principal 'alice': Quota producer_byte_rate must be greater",
+        "INSERT INTO quotas SELECT * FROM quotas WHERE user = 'bob'": "user-principal 'bob' has 2 rows, not one",
+        "ALTER TABLE quotas ADD COLUMNS (team STRING)": "it changes columns or properties of the table",
+        "UPDATE quotas SET": "PARSE_SYNTAX_ERROR",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", SESSION, str(Path(table.uri).parent), *statements],
         capture_output=True,
         text=True,
         check=True,
         timeout=180,
-        cwd=folder,
-        env={**os.environ, **environment},
+        cwd=tmp_path,
     )
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: QuotaTable, tmp_path: Path) -> None:
-    version = table.read().version
-    statements = {
-        "SELECT user, producer_byte_rate FROM quotas ORDER BY user": None,
-        "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": None,
-        "UPDATE quotas SET producer_byte_rate = 0": "CHECK constraint producer_byte_rate_is_positive",
-        "INSERT INTO quotas SELECT * FROM quotas WHERE user = 'bob'": f"so v{version + 1} stays in force: row 3",
-    }
-    ran = run(str(Path(table.uri).parent), statements, tmp_path)
-    selected, updated, *refused = map(json.loads, ran.stdout.splitlines())
-    assert [(row["user"], row["producer_byte_rate"]) for row in selected] == [
-        ("alice", 1.0),
-        ("bob", 1.0),
-        ("carol", 1.0),
-    ]
-    assert updated == [{"num_affected_rows": 1}]
-    for (kind, said), words in zip(refused, list(statements.values())[2:], strict=True):
-        assert words in said
-        assert "\n" not in said
-        assert kind == "Refused"
-    assert [line for line in ran.stderr.splitlines() if "incubator modules" not in line] == []
-    assert {row["user"]: row["producer_byte_rate"] for row in table.read(version + 1).rows} == {
-        "alice": 2e6,
-        "bob": 1.0,
-        "carol": 1.0,
-    }
-    assert table.read().version == version + 2, "what was refused left no version"
-    audits = [commit.audit for commit in table.history(2)]
-    assert audits == [EditAudit("carol", "ops1", "0.1.0", "month end")] * 2
-    assert [path.name for path in tmp_path.iterdir()] == [FOLDER], "Spark leaves nothing in the working folder"
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_columns_of_others_are_kept_and_features_of_others_are_refused(table: QuotaTable, tmp_path: Path) -> None:
-    add_columns(table.uri)
-    is_refused = {
-        "UPDATE quotas SET team = 'red' WHERE user = 'alice'": False,
-        "ALTER TABLE quotas SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')": True,
-        "ALTER TABLE quotas DROP FEATURE rowTracking": False,
-        "ALTER TABLE quotas DROP FEATURE domainMetadata": False,
-    }
-    ran = run(str(Path(table.uri).parent), is_refused, tmp_path)
     # Delta prints a line of its own when it raises the protocol.
     answers = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")]
-    assert ["Conflict" in answer for answer in answers] == [*is_refused.values()], answers
-    assert "(domainMetadata, rowTracking)" in str(answers[1])
-    table.alter([QuotaChange("bob", "", {"producer_byte_rate": 2.0})], AUDIT)
-    rows = DeltaTable(table.uri).to_pyarrow_table().sort_by("user").select(["user", "team"]).to_pylist()
-    assert rows == [{"user": name, "team": "red" if name == "alice" else None} for name in ("alice", "bob", "carol")]
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_in_a_store_what_a_statement_leaves_is_one_edit(store: ObjectStore, tmp_path: Path) -> None:
-    fetch()
-    root = store.address("sql")
-    create_missing(root, [TABLES["quotas"]])
-    table = QuotaTable(root)
-    table.alter([QuotaChange(user, "", {"producer_byte_rate": 1.0}) for user in ("alice", "bob")], AUDIT)
-    version = table.read().version
-    statements = {
-        "UPDATE quotas SET producer_byte_rate = 2e6 WHERE user = 'alice'": [{"num_affected_rows": 1}],
-        "INSERT INTO quotas SELECT * FROM quotas": "quotas were not changed: ",
-    }
-    ran = run(root, statements, tmp_path, **store.environment)
-    for answer, wanted in zip(map(json.loads, ran.stdout.splitlines()), statements.values(), strict=True):
+    for answer, wanted in zip(answers, statements.values(), strict=True):
         if isinstance(wanted, list):
             assert answer == wanted
         else:
             assert answer[0] == "Refused"
             assert wanted in answer[1]
+            assert "\n" not in answer[1]
+    assert [line for line in ran.stderr.splitlines() if "incubator modules" not in line] == []
     newest = table.read()
-    assert {row["user"]: row["producer_byte_rate"] for row in newest.rows} == {"alice": 2e6, "bob": 1.0}
+    assert {row["user"]: row["producer_byte_rate"] for row in newest.rows} == {"alice": 2e6, "bob": 1.0, "carol": 1.0}
     assert newest.version == version + 1, "a query and what was refused left no version"
     assert table.history(1)[0].audit == EditAudit("carol", "ops1", "0.1.0", "month end")
+    assert table.columns_of_others() == ["team", "seen", "contact"]
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"], "Spark leaves nothing in the working folder"
 
 
-def test_a_statement_waits_for_the_lock_like_every_edit(table: QuotaTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = str(Path(table.uri).parent)
-    session: Any = MagicMock()
-    monkeypatch.setattr(quota_sql, "build_spark_session", lambda *_, **__: session)
-    monkeypatch.setattr(quota_sql, "QuotaTable", partial(QuotaTable, lock_timeout_seconds=0.01))
-    with FileLock(Path(table.uri).with_name("quotas.lock")), pytest.raises(Conflict, match="held by another edit"):
-        quota_sql.run_sql(Settings(tables=TablesSettings(root=root)), "DELETE FROM quotas", AUDIT)
-    assert "DELETE FROM quotas" not in [call.args[0] for call in session.sql.call_args_list]
-    session.stop.assert_called_once_with()
+def test_a_statement_is_refused_if_another_edit_came_first(table: QuotaTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(_spark: SparkSettings, folder: str, _statement: str) -> list[dict[str, Any]]:
+        DeltaTable(f"{folder}/quotas").delete("user = 'alice'")
+        table.alter([QuotaChange("bob", "", {"producer_byte_rate": 2.0})], AUDIT)
+        return []
+
+    monkeypatch.setattr(quota_sql, "_run", run)
+    with pytest.raises(Conflict, match="is at version 3, not at 2"):
+        quota_sql.run_sql(settings_of(table), "DELETE FROM quotas WHERE user = 'alice'", AUDIT)
+    assert [row["user"] for row in table.read().rows] == ["alice", "bob", "carol"]
+
+
+def test_a_table_with_an_invalid_row_can_be_asked_and_mended(
+    table: QuotaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_past_us(table, {**GOOD, "producer_byte_rate": 0.0})
+    monkeypatch.setattr(quota_sql, "_run", lambda *_: [{"count(1)": 4}])
+    assert quota_sql.run_sql(settings_of(table), "SELECT count(*) FROM quotas", AUDIT) == [{"count(1)": 4}]
+
+    def run(_spark: SparkSettings, folder: str, _statement: str) -> list[dict[str, Any]]:
+        DeltaTable(f"{folder}/quotas").delete("producer_byte_rate = 0")
+        return []
+
+    monkeypatch.setattr(quota_sql, "_run", run)
+    quota_sql.run_sql(settings_of(table), "DELETE FROM quotas WHERE producer_byte_rate = 0", AUDIT)
+    assert 0.0 not in [row["producer_byte_rate"] for row in table.read().rows]
+
+
+def settings_of(table: QuotaTable) -> Settings:
+    return Settings(tables=TablesSettings(root=str(Path(table.uri).parent)))
 
 
 def test_the_command_prints_the_rows_and_names_columns_of_others(

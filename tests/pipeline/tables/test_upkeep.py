@@ -203,6 +203,13 @@ def test_only_days_with_many_files_are_rewritten(at: str, minutes: DeltaRsWriter
     assert stored(minutes) == of(0, 1, 2, 1_440, 1_441)
 
 
+def test_a_day_that_is_over_for_long_becomes_one_file(at: str, minutes: DeltaRsWriter) -> None:
+    write(minutes, 0, 1, 1_440, 1_441, 2_880)
+    assert [sort_day(at, many_files=3) for _ in range(2)] == [DAY, None]
+    assert len(DeltaTable(at).file_uris()) == 4
+    assert stored(minutes) == of(0, 1, 1_440, 1_441, 2_880)
+
+
 def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(at: str, minutes: DeltaRsWriter) -> None:
     def go_on() -> None:
         for number in range(40):
