@@ -73,12 +73,6 @@ class LevelState:
         known = np.append(self.saturated_until_ms, np.full((len(self.level), 1), NEVER_MS), axis=1)
         return replace(self, saturated_until_ms=known[:, columns])
 
-    def altered(self, rows: Ints, level: Floats, now_ms: int) -> Self:
-        """These entities were given these levels."""
-        levels, altered_at_ms, side = self.level.copy(), self.altered_at_ms.copy(), self.side.copy()
-        levels[rows], altered_at_ms[rows], side[rows] = level, now_ms, 0
-        return replace(self, level=levels, altered_at_ms=altered_at_ms, side=side)
-
     def take(self, rows: Ints) -> Self:
         """Some of the entities, in this order."""
         return type(self)(*(getattr(self, field.name)[rows] for field in fields(self)))
@@ -130,6 +124,9 @@ class LevelRules:
     remember_ms: int = 600_000
 
 
+RULES: Final = LevelRules()
+
+
 @dataclass(frozen=True, slots=True)
 class Proposals:
     """What to write: one row per entity; those with `Cause.KEPT` need nothing.
@@ -151,41 +148,37 @@ def propose(
     bound: Floats,
     state: LevelState,
     now_ms: int,
-    rules: LevelRules | None = None,
-    at_once: Flags | None = None,
-    moved_at_ms: Ints | None = None,
+    at_once: Flags,
+    moved_at_ms: Ints,
 ) -> tuple[Proposals, LevelState]:
     """One period: who needs another level, and what to remember until the next period.
 
     Args:
         view: the brokers, at least one, at an instant not before that of the last period.
         bound: T of each entity, above 0.
-        state: what was remembered. Call `LevelState.altered` for what was written; the rest is proposed again.
+        state: what was remembered, and the levels in force.
         now_ms: when the alters would be written, on the clock of `moved_at_ms`. All else is in event time.
         at_once: entities whose level may be written at once, whatever was seen or written before: those whose T was
-            edited. None: no entity.
-        moved_at_ms: when each level was last written for any reason but an edit: the 10 s begin there. None: with the
-            last alter.
+            edited.
+        moved_at_ms: when each level was last written for any reason but an edit: the 10 s begin there.
     """
-    rules = rules or LevelRules()
     level, even = state.level, bound / view.recent.shape[1]
-    seen = _look(view, bound, state, rules)
+    seen = _look(view, bound, state)
     used_at_ms = np.where(seen.in_use, view.at_ms, state.used_at_ms)
     over_at_ms = np.where(seen.fits, state.over_at_ms, view.at_ms)
-    quiet = view.at_ms - used_at_ms >= rules.quiet_ms
-    offender = quiet & (view.at_ms - over_at_ms < rules.remember_ms)
-    rests = view.recent.max(axis=1) <= rules.quiet_offender * even
+    quiet = view.at_ms - used_at_ms >= RULES.quiet_ms
+    offender = quiet & (view.at_ms - over_at_ms < RULES.remember_ms)
+    rests = view.recent.max(axis=1) <= RULES.quiet_offender * even
     at_rest = np.where(offender, np.where(rests, even, level), bound)
     target = np.where(quiet, at_rest, np.where(seen.is_left_alone, level, seen.filled))
 
-    up, down = target >= level * (1 + rules.hysteresis), target <= level * (1 - rules.hysteresis)
+    up, down = target >= level * (1 + RULES.hysteresis), target <= level * (1 - RULES.hysteresis)
     side = np.where(target == level, 0, up.astype(np.int64) - down)
     side_since_ms = np.where(side != state.side, view.at_ms, state.side_since_ms)
-    urgent = (side < 0) & (seen.passing > rules.urgent * bound)
-    confirmed = urgent | (view.at_ms - side_since_ms >= rules.confirm_ms)
-    last_ms = state.altered_at_ms if moved_at_ms is None else moved_at_ms
-    in_time = confirmed & (now_ms - last_ms >= rules.alter_interval_ms)
-    due = (side != 0) & (in_time if at_once is None else in_time | at_once)
+    urgent = (side < 0) & (seen.passing > RULES.urgent * bound)
+    confirmed = urgent | (view.at_ms - side_since_ms >= RULES.confirm_ms)
+    in_time = confirmed & (now_ms - moved_at_ms >= RULES.alter_interval_ms)
+    due = (side != 0) & (in_time | at_once)
     outside = (level > bound * (1 + _ROUNDING)) | (level < even * (1 - _ROUNDING))
 
     quiet_cause = np.where(offender, Cause.QUIET_OFFENDER, Cause.QUIET)
@@ -211,14 +204,14 @@ class _Look:
     in_use: Flags
 
 
-def _look(view: BrokerView, bound: Floats, state: LevelState, rules: LevelRules) -> _Look:
+def _look(view: BrokerView, bound: Floats, state: LevelState) -> _Look:
     level = state.level[:, None]
-    saturated_until_ms = _saturated_until(view, state, rules)
+    saturated_until_ms = _saturated_until(view, state)
     saturated = view.at_ms < saturated_until_ms
     throttles = saturated.any(axis=1)
     wanted = view.recent.sum(axis=1)
-    fits = ~throttles & (np.minimum(wanted, view.observed.sum(axis=1)) <= rules.fits * bound)
-    pressing = (fits & (state.level < bound))[:, None] & (view.recent >= rules.saturated * level)
+    fits = ~throttles & (np.minimum(wanted, view.observed.sum(axis=1)) <= RULES.fits * bound)
+    pressing = (fits & (state.level < bound))[:, None] & (view.recent >= RULES.saturated * level)
     presses = pressing.any(axis=1)
     unbounded = saturated | pressing
     return _Look(
@@ -228,14 +221,14 @@ def _look(view: BrokerView, bound: Floats, state: LevelState, rules: LevelRules)
         passing=np.minimum(view.recent, level).sum(axis=1),
         fits=fits,
         is_left_alone=fits & ~presses,
-        in_use=throttles | presses | (wanted >= rules.quiet * bound),
+        in_use=throttles | presses | (wanted >= RULES.quiet * bound),
     )
 
 
-def _saturated_until(view: BrokerView, state: LevelState, rules: LevelRules) -> Ints:
+def _saturated_until(view: BrokerView, state: LevelState) -> Ints:
     level = np.maximum(state.level, np.finfo(np.float64).tiny)[:, None]
     new_event = (view.last_ms > view.at_ms - 1_000) & (view.last_ms >= state.altered_at_ms[:, None])
-    throttles = new_event & (view.observed >= rules.saturated * level)
+    throttles = new_event & (view.observed >= RULES.saturated * level)
     mute_ms = np.minimum(throttle_time_ms(view.observed, level, view.window_ms), _LONGEST_MUTE_MS)
-    until_ms = view.last_ms + mute_ms + rules.saturated_hold_ms
+    until_ms = view.last_ms + mute_ms + RULES.saturated_hold_ms
     return np.where(throttles, np.maximum(until_ms, state.saturated_until_ms), state.saturated_until_ms)

@@ -13,15 +13,15 @@ wants, or if its bound was edited. For all others `propose` would change nothing
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.broker_levels.entries import EntryKey, EntryKind, writable_levels
-from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules, LevelState, propose
+from quota.broker_levels.level_control import NEVER_MS, RULES, Cause, LevelState, propose
 from quota.broker_levels.usage import BrokerUsage
 from quota.broker_levels.writes import Owned
 from quota.entity import QUOTA_TYPES
@@ -40,30 +40,26 @@ class Standing(IntEnum):
     CANDIDATE = 2
 
 
-_RULES: Final = LevelRules()
-
-
-@dataclass(frozen=True, slots=True)
-class LevelMoves:
-    """The k rows whose level should move, or whose bound was edited.
+class LevelMove(NamedTuple):
+    """A row whose level should move, or whose bound was edited.
 
     Attributes:
-        is_candidate: whether each has no entry yet.
-        is_edited: whether each has another bound than the one its level was written for.
+        is_candidate: whether it has no entry yet.
+        is_edited: whether it has another bound than the one its level was written for.
         level: L as Kafka takes it, per second.
-        passing: as in `Proposals`; likewise demand, float64[k, n].
+        passing: as in `Proposals`; likewise demand, float64[n].
         over_at_ms: when the brokers were last asked for more than T together.
     """
 
-    keys: list[EntryKey]
-    is_candidate: Flags
-    is_edited: Flags
-    level: Floats
-    bound: Floats
-    cause: Ints
-    passing: Floats
+    key: EntryKey
+    is_candidate: bool
+    is_edited: bool
+    level: float
+    bound: float
+    cause: Cause
+    passing: float
     demand: Floats
-    over_at_ms: Ints
+    over_at_ms: int
 
 
 class EntityLevels:
@@ -134,7 +130,7 @@ class EntityLevels:
         rows = np.array([self._rows[key] for key in keys if key in self._rows], np.int64)
         self._is_ruled[rows[self._standing[rows] != Standing.CANDIDATE]] = False
 
-    def period(self, at_ms: int, now_ms: int, event_ahead_ms: int) -> LevelMoves:
+    def period(self, at_ms: int, now_ms: int, event_ahead_ms: int) -> list[LevelMove]:
         """One period, with usage known up to `at_ms`, and event time ahead of `now_ms` by `event_ahead_ms`."""
         self._link()
         together = np.append(self._usage.together(self._type, at_ms), 0.0)
@@ -150,29 +146,32 @@ class EntityLevels:
         level = np.where(is_edited, part.level * (bound / written_for), part.level)
         altered_at_ms = np.where(is_edited, now_ms, part.altered_at_ms) + event_ahead_ms
         tried = replace(part, level=level, altered_at_ms=altered_at_ms, over_at_ms=np.minimum(part.over_at_ms, at_ms))
-        found, seen = propose(view, bound, tried, now_ms, _RULES, is_edited, self._moved_at_ms[rows])
+        found, seen = propose(view, bound, tried, now_ms, is_edited, self._moved_at_ms[rows])
         # Only what is remembered. `hold` sets what is in force.
         memory = replace(seen, level=part.level, altered_at_ms=part.altered_at_ms)
         if len(rows):
             self._state = self._state.put(rows, memory)
         new = writable_levels(found.level, bound, QUOTA_TYPES[self._type])
         at = np.flatnonzero(((found.cause != Cause.KEPT) & (new != part.level)) | is_edited)
-        return LevelMoves(
-            [self._keys[row] for row in rows[at].tolist()],
-            self._standing[rows[at]] == Standing.CANDIDATE,
-            is_edited[at],
-            new[at],
-            bound[at],
-            found.cause[at],
-            found.passing[at],
-            found.demand[at],
-            memory.over_at_ms[at],
-        )
+        return [
+            LevelMove(
+                self._keys[rows[one]],
+                bool(self._standing[rows[one]] == Standing.CANDIDATE),
+                bool(is_edited[one]),
+                float(new[one]),
+                float(bound[one]),
+                Cause(int(found.cause[one])),
+                float(found.passing[one]),
+                found.demand[one],
+                int(memory.over_at_ms[one]),
+            )
+            for one in at.tolist()
+        ]
 
     def no_longer_needed(self, at_ms: int) -> list[EntryKey]:
         """The own entries of sensors that are quiet and were not over T lately."""
-        is_quiet = at_ms - self._state.used_at_ms >= _RULES.quiet_ms
-        not_over = at_ms - self._state.over_at_ms >= _RULES.remember_ms
+        is_quiet = at_ms - self._state.used_at_ms >= RULES.quiet_ms
+        not_over = at_ms - self._state.over_at_ms >= RULES.remember_ms
         return self._keys_of((self._standing == Standing.OWN) & is_quiet & not_over)
 
     def drop(self, keys: Iterable[EntryKey]) -> None:

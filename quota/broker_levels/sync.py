@@ -33,7 +33,7 @@ from quota.broker_levels.entries import (
     broker_entries,
 )
 from quota.broker_levels.level_control import NEVER_MS, Cause
-from quota.broker_levels.levels import EntityLevels, LevelMoves
+from quota.broker_levels.levels import EntityLevels, LevelMove
 from quota.broker_levels.metering import metering_entries
 from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS, BrokerUsage
 from quota.broker_levels.writes import EDITED, BrokerHoldings, Change, Drift, Owned, Refusal, WriteRetries
@@ -151,15 +151,15 @@ class BrokerSync:
         self._holdings.hand_out(changes)
         return changes
 
-    def _moves(self, now_ms: int, event_ahead_ms: int) -> list[LevelMoves]:
-        moves = [levels.period(self._at_ms, now_ms, event_ahead_ms) for levels in self._levels.values()]
+    def _moves(self, now_ms: int, event_ahead_ms: int) -> list[LevelMove]:
+        periods = [levels.period(self._at_ms, now_ms, event_ahead_ms) for levels in self._levels.values()]
         if now_ms - self._expired_at_ms >= EXPIRE_EVERY_MS:
             self._expired_at_ms = now_ms
             used = np.concatenate([levels.sensors for levels in self._levels.values()])
             if self._usage.expire(used, self._at_ms):
                 for levels in self._levels.values():
                     levels.renumber_sensors()
-        return moves
+        return [move for moves in periods for move in moves]
 
     def confirm(self, changes: Iterable[Change], now_ms: int) -> None:
         """The brokers took these."""
@@ -235,13 +235,9 @@ class BrokerSync:
             levels.hold([(key, one, moved_at_ms.get(key, NEVER_MS)) for key, one in of_type.items() if one is not None])
             levels.leave(key for key, one in of_type.items() if one is None)
 
-    def _follow_own(self, moves: Sequence[LevelMoves]) -> None:
+    def _follow_own(self, moves: Sequence[LevelMove]) -> None:
         """Answer the sensors of defaults that ask for an entry, and give up those that need theirs no longer."""
-        asking = sorted(
-            (-float(of_type.passing[at] / of_type.bound[at]), of_type.keys[at])
-            for of_type in moves
-            for at in np.flatnonzero(of_type.is_candidate & (of_type.cause == Cause.TOGETHER_ABOVE)).tolist()
-        )
+        asking = sorted((-move.passing / move.bound, move.key) for move in moves if _asks_for_entry(move))
         grants, before = self._grants, set(self._grants.granted)
         grants.ask(key for _, key in asking)
         for levels in self._levels.values():
@@ -261,35 +257,32 @@ class BrokerSync:
             levels.drop(key for key in gone if key.quota_type == name)
         self._review(changed)
 
-    def _choose(self, moves: Sequence[LevelMoves], now_ms: int) -> list[Change]:
+    def _choose(self, moves: Sequence[LevelMove], now_ms: int) -> list[Change]:
         changes = [self._holdings.change(key) for key in self._holdings.due]
-        changes += [
-            self._moved(of_type, at)
-            for of_type in moves
-            for at in range(len(of_type.keys))
-            if self._may_move(of_type, at)
-        ]
+        changes += [self._moved(move) for move in moves if self._may_move(move)]
         return [change for change in changes if self._retries.is_due(change.key, change.bound, now_ms)]
 
-    def _may_move(self, moves: LevelMoves, at: int) -> bool:
-        key = moves.keys[at]
-        if not moves.is_candidate[at]:
-            return key in self._holdings.wanted
-        is_asked = moves.cause[at] == Cause.TOGETHER_ABOVE and key in self._grants.granted
-        return is_asked and key not in self._holdings.drifts
+    def _may_move(self, move: LevelMove) -> bool:
+        if not move.is_candidate:
+            return move.key in self._holdings.wanted
+        return _asks_for_entry(move) and move.key in self._grants.granted and move.key not in self._holdings.drifts
 
-    def _moved(self, moves: LevelMoves, at: int) -> Change:
-        key, over_at_ms = moves.keys[at], int(moves.over_at_ms[at])
-        rates = zip(self._broker_ids, moves.demand[at].tolist(), strict=True)
-        owned, held = self._holdings.owned.get(key), self._holdings.held.get(key)
+    def _moved(self, move: LevelMove) -> Change:
+        owned, held = self._holdings.owned.get(move.key), self._holdings.held.get(move.key)
+        rates = zip(self._broker_ids, move.demand.tolist(), strict=True)
         return Change(
-            key,
+            move.key,
             held,
-            float(moves.level[at]),
-            float(moves.bound[at]),
-            self._holdings.wanted[key].kind,
+            move.level,
+            move.bound,
+            self._holdings.wanted[move.key].kind,
             {broker_id: None if np.isinf(rate) else rate for broker_id, rate in rates},
-            EDITED if moves.is_edited[at] else Cause(int(moves.cause[at])).name.lower(),
+            EDITED if move.is_edited else move.cause.name.lower(),
             held if owned is None else owned.before,
-            None if over_at_ms == NEVER_MS else over_at_ms,
+            None if move.over_at_ms == NEVER_MS else move.over_at_ms,
         )
+
+
+def _asks_for_entry(move: LevelMove) -> bool:
+    """Whether it is a sensor of a default that needs an entry of its own."""
+    return move.is_candidate and move.cause is Cause.TOGETHER_ABOVE

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.broker_level import broker_level, broker_levels
-from quota.broker_levels.level_control import NEVER_MS, Cause, LevelRules, LevelState, Proposals, propose
+from quota.broker_levels.level_control import NEVER_MS, RULES, Cause, LevelState, Proposals, propose
 from quota.broker_levels.usage import BrokerView
 from quota.errors import InvalidArgument
 
 T = 100.0
 NOW_MS = 1_700_000_000_000
-RULES = LevelRules()
 
 
 def view(recent: list[float], observed: list[float] | None = None, at_ms: int = NOW_MS, age_ms: int = 10) -> BrokerView:
@@ -37,10 +36,22 @@ def state(level: float, brokers: int = 2, at_ms: int = NOW_MS, **changes: Any) -
     return replace(started, **{name: np.array(value) for name, value in changes.items()})
 
 
+def proposed(view: BrokerView, bound: float, before: LevelState, now_ms: int) -> tuple[Proposals, LevelState]:
+    """One period. Every write moved a level, and no bound was edited."""
+    return propose(view, np.array([bound]), before, now_ms, np.array([False]), before.altered_at_ms)
+
+
+def altered(before: LevelState, proposals: Proposals, now_ms: int) -> LevelState:
+    """What was proposed is written."""
+    if not proposals.cause[0]:
+        return before
+    return replace(before, level=proposals.level, altered_at_ms=np.array([now_ms]), side=np.array([0]))
+
+
 def confirmed(recent: list[float], before: LevelState, observed: list[float] | None = None) -> Proposals:
     """What is proposed when the same has been seen for as long as an alter needs."""
     for at_ms in (NOW_MS, NOW_MS + RULES.confirm_ms):
-        proposals, before = propose(view(recent, observed, at_ms), np.array([T]), before, at_ms)
+        proposals, before = proposed(view(recent, observed, at_ms), T, before, at_ms)
     return proposals
 
 
@@ -68,14 +79,14 @@ def test_the_level_follows_the_demand(recent: list[float], level: float, expecte
 
 @pytest.mark.parametrize(("later_ms", "cause"), [(1_999, Cause.KEPT), (2_000, Cause.TOGETHER_ABOVE)])
 def test_a_move_must_last_before_it_is_answered(later_ms: int, cause: Cause) -> None:
-    _, seen = propose(view([60.0, 50.0]), np.array([T]), state(T), NOW_MS)
-    proposals, _ = propose(view([60.0, 50.0], at_ms=NOW_MS + later_ms), np.array([T]), seen, NOW_MS + later_ms)
+    _, seen = proposed(view([60.0, 50.0]), T, state(T), NOW_MS)
+    proposals, _ = proposed(view([60.0, 50.0], at_ms=NOW_MS + later_ms), T, seen, NOW_MS + later_ms)
     assert Cause(int(proposals.cause[0])) is cause
 
 
 @pytest.mark.parametrize(("recent", "cause"), [([60.0, 60.0], Cause.KEPT), ([60.0, 60.1], Cause.TOGETHER_ABOVE)])
 def test_what_is_far_above_is_answered_at_once(recent: list[float], cause: Cause) -> None:
-    proposals, _ = propose(view(recent), np.array([T]), state(T), NOW_MS)
+    proposals, _ = proposed(view(recent), T, state(T), NOW_MS)
     assert Cause(int(proposals.cause[0])) is cause
 
 
@@ -87,25 +98,25 @@ def test_an_entity_is_altered_at_most_every_ten_seconds(since_ms: int, cause: Ca
 
 def test_a_broker_that_throttles_is_unbounded_until_some_time_after_its_mute() -> None:
     # O = 60 at L = 50 over 10.999 s: muted for 2.2 s after the event. It then hides that it wants nothing any more.
-    _, seen = propose(view([60.0, 10.0]), np.array([T]), state(50.0), NOW_MS)
+    _, seen = proposed(view([60.0, 10.0]), T, state(50.0), NOW_MS)
     mute_ms = 2_200
     until_ms = NOW_MS - 10 + mute_ms + RULES.saturated_hold_ms
     for at_ms, unbounded in ((until_ms - 1, True), (until_ms, False)):
-        proposals, _ = propose(view([0.0, 10.0], at_ms=at_ms, age_ms=2_000), np.array([T]), seen, at_ms)
+        proposals, _ = proposed(view([0.0, 10.0], at_ms=at_ms, age_ms=2_000), T, seen, at_ms)
         assert proposals.demand[0].tolist() == ([math.inf, 10.0] if unbounded else [0.0, 10.0])
 
 
 @pytest.mark.parametrize(("observed", "unbounded"), [(48.49, False), (48.5, True)])
 def test_a_broker_counts_as_throttling_from_97_percent_of_the_level_on(observed: float, unbounded: bool) -> None:
-    proposals, _ = propose(view([10.0, 10.0], [observed, 10.0]), np.array([T]), state(50.0), NOW_MS)
+    proposals, _ = proposed(view([10.0, 10.0], [observed, 10.0]), T, state(50.0), NOW_MS)
     assert math.isinf(proposals.demand[0, 0]) is unbounded
 
 
 def test_events_from_before_the_last_alter_do_not_say_who_throttles() -> None:
     before = state(50.0, altered_at_ms=[NOW_MS])
-    proposals, _ = propose(view([80.0, 30.0], age_ms=1), np.array([T]), before, NOW_MS)
+    proposals, _ = proposed(view([80.0, 30.0], age_ms=1), T, before, NOW_MS)
     assert proposals.demand[0].tolist() == [80.0, 30.0]
-    proposals, _ = propose(view([80.0, 30.0], age_ms=0), np.array([T]), before, NOW_MS)
+    proposals, _ = proposed(view([80.0, 30.0], age_ms=0), T, before, NOW_MS)
     assert proposals.demand[0].tolist() == [math.inf, 30.0]
 
 
@@ -126,7 +137,7 @@ def test_an_entity_that_has_been_quiet_costs_nothing_more(
 ) -> None:
     before = state(60.0, used_at_ms=[NOW_MS - quiet_ms], over_at_ms=[NOW_MS - over_ms], side_since_ms=[NOW_MS - 5_000])
     side = {Cause.QUIET: 1, Cause.QUIET_OFFENDER: -1, Cause.KEPT: -1}[expected[1]]
-    proposals, _ = propose(view(recent), np.array([T]), replace(before, side=np.array([side])), NOW_MS)
+    proposals, _ = proposed(view(recent), T, replace(before, side=np.array([side])), NOW_MS)
     assert told(proposals) == expected
 
 
@@ -141,7 +152,7 @@ def test_an_entity_that_has_been_quiet_costs_nothing_more(
 )
 def test_a_level_out_of_range_is_corrected_at_once(level: float, brokers: int, expected: tuple[float, Cause]) -> None:
     before = state(level, brokers, altered_at_ms=[NOW_MS])
-    proposals, _ = propose(view([1.0] * brokers), np.array([T]), before, NOW_MS)
+    proposals, _ = proposed(view([1.0] * brokers), T, before, NOW_MS)
     assert told(proposals) == (round(expected[0], 6), expected[1])
 
 
@@ -154,10 +165,10 @@ def test_a_level_follows_a_client_that_moves_between_brokers() -> None:
         for _ in range(seconds):
             at_ms += 1_000
             passing = np.minimum(wanted, before.level[0]).tolist()
-            proposals, before = propose(view(passing, at_ms=at_ms), np.array([1000.0]), before, at_ms)
+            proposals, before = proposed(view(passing, at_ms=at_ms), 1000.0, before, at_ms)
             if proposals.cause[0]:
                 told_levels.append(told(proposals))
-                before = before.altered(np.array([0]), proposals.level, at_ms)
+            before = altered(before, proposals, at_ms)
     assert told_levels == [
         (350.0, Cause.TOGETHER_ABOVE),
         (700.0, Cause.ROOM_LEFT),
@@ -179,8 +190,8 @@ def test_no_level_is_ever_above_the_bound_or_below_an_even_share(
     at_ms, before = NOW_MS, state(steps[0][2], brokers=3)
     for pause_ms, recent, bound in steps:
         at_ms += pause_ms
-        proposals, before = propose(view(recent, at_ms=at_ms), np.array([bound]), before, at_ms)
-        before = before.altered(np.flatnonzero(proposals.cause), proposals.level[proposals.cause > 0], at_ms)
+        proposals, before = proposed(view(recent, at_ms=at_ms), bound, before, at_ms)
+        before = altered(before, proposals, at_ms)
         assert bound / 3 * (1 - 1e-9) <= before.level[0] <= bound * (1 + 1e-9)
 
 
