@@ -1,23 +1,19 @@
 """Switches metering on and off: the quota that no client reaches, so that brokers have a sensor for every client.
 
-What is written is stored in `broker_quotas`, where there are tables. A sync that runs on this machine is not disturbed:
-then only the brokers are changed, and the sync takes it over when it looks at them next.
+Only the brokers are changed. A sync knows such a value by itself, and takes it over when it looks at them next.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.brokers.changes import ChangeWriter
 from pipeline.brokers.native import Look, NativeQuotas
-from pipeline.brokers.running import Finding, cluster_name, sync_lock
+from pipeline.brokers.running import Finding
 from pipeline.brokers.sync import ChosenQuotas
-from pipeline.clock import SystemClock
 from pipeline.cluster.access import ClusterAccess
 from pipeline.command_line import command_text
 from pipeline.errors import Refused, TableMissing
 from pipeline.settings.model import Settings
-from pipeline.tables.broker_quotas import BrokerQuotasTable, running_sync
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from quota.broker_levels.entries import (
@@ -102,20 +98,11 @@ def write(settings: Settings, changes: list[Change]) -> None:
 
     Raises:
         Refused: The brokers refuse it.
-        PipelineError: The cluster or the table cannot be written.
+        PipelineError: The cluster cannot be written.
     """
-    access = ClusterAccess.from_settings(settings.kafka)
-    with NativeQuotas(access) as cluster:
-        table = None if running_sync(settings.tables.root) else _table(settings, access)
-        if table is None:
-            refused = list(cluster.make(changes).items())
-        else:
-            with sync_lock(settings.tables.root):
-                writer = ChangeWriter(table, cluster, SystemClock())
-                writer.take_over()
-                refused = [(change.key, reason) for change, reason in writer.write(changes).refused]
-    if refused:
-        key, reason = refused[0]
+    with NativeQuotas(ClusterAccess.from_settings(settings.kafka)) as cluster:
+        refused = cluster.make(changes)
+    for key, reason in refused.items():
         message = f"the brokers refuse {label(key.user, key.client_id)} {key.quota_type}: {reason}"
         raise Refused(message, "correct this on the cluster; all other values are written")
 
@@ -158,12 +145,5 @@ def _client_id_keys(settings: Settings) -> set[EntryKey]:
 def _source(settings: Settings) -> QuotaSource | None:
     try:
         return QuotaSource(QuotaTable(settings.tables.root))
-    except TableMissing:
-        return None
-
-
-def _table(settings: Settings, access: ClusterAccess) -> BrokerQuotasTable | None:
-    try:
-        return BrokerQuotasTable(settings.tables.root, cluster_name(settings, access))
     except TableMissing:
         return None

@@ -1,23 +1,23 @@
 """The sync of quotas to brokers, one period after the other: read news, compare the brokers, change what differs."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.brokers.changes import ChangeWriter, ClusterQuotas, Written
+from pipeline.brokers.native import Look
 from pipeline.clock import Clock
-from pipeline.tables.broker_quotas import BrokerQuotasTable
+from pipeline.tables.broker_quotas import APPLIED, NOT_APPLIED, PENDING, BrokerQuotasTable
 from pipeline.tables.port import Condition, Instant
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource, Scope
 from quota.broker_levels.entries import EntryKey
 from quota.broker_levels.sync import BrokerSync
-from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind
+from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind, Owned
 from quota.entity import label
 from quota.snapshot import QuotaSnapshot
 from quota.units import rate_text
@@ -71,12 +71,12 @@ class SyncLog:
         self._left_out: set[str] = set()
         self._has_unplaced = False
 
-    def changes(self, written: Written) -> None:
+    def changes(self, taken: Sequence[Change]) -> None:
         """A line for each change that the brokers took."""
-        for change in written.taken[:MOST_LINES]:
+        for change in taken[:MOST_LINES]:
             log.info("%s", change_line(change))
-        if len(written.taken) > MOST_LINES:
-            log.info("and %d more changes at the same time: see broker_quotas", len(written.taken) - MOST_LINES)
+        if len(taken) > MOST_LINES:
+            log.info("and %d more changes at the same time: see broker_quotas", len(taken) - MOST_LINES)
 
     def obstacles(self, control: BrokerSync) -> None:
         """A line for each drift, refusal and usage without a broker that was not there before."""
@@ -237,8 +237,27 @@ def present(seen_at_ms: Mapping[str, int], broker_ids: Iterable[str], now_ms: in
     return {**known, **dict.fromkeys(broker_ids, now_ms)}
 
 
+class ClusterQuotas(Protocol):
+    """The quotas of a cluster's brokers. A call that fails may have changed any part of what it was asked for."""
+
+    def look(self) -> Look:
+        """See `Look`."""
+
+    def make(self, changes: Sequence[Change]) -> dict[EntryKey, str]:
+        """Make changes; returns the keys that the brokers refuse, with the reason."""
+
+
+# A broker that is asked may not have heard yet of what the controller has answered. It hears of it within some ms,
+# and of 10 000 entities that were changed at once within 2 s.
+_HEARD_AFTER_MS: Final = 5_000
+
+
 class BrokerQuotaSync:
-    """Keeps the quotas of one cluster's brokers. One caller at a time."""
+    """Keeps the quotas of one cluster's brokers. One caller at a time.
+
+    A change is stored before the brokers are asked for it and again with their answer. One without an answer, also of
+    an earlier process, is undecided: what the brokers hold shows later whether they made it.
+    """
 
     def __init__(
         self,
@@ -251,18 +270,22 @@ class BrokerQuotaSync:
     ) -> None:
         self._control = control
         self._sources = sources
+        self._table = table
         self._cluster = cluster
-        self._writer = ChangeWriter(table, cluster, clock)
         self._clock = clock
         self._describe_every_ms = describe_every_ms
         self._seen_at_ms: dict[str, int] = {}
         self._log = SyncLog()
         self._known_until_ms = 0
         self._look_due_ms = 0
+        self._undecided: Sequence[Change] = ()
+        self._taken: dict[EntryKey, tuple[int, float | None]] = {}
 
     def take_over(self) -> None:
-        """Fence an earlier sync, and take over what it owned. Raises as `ChangeWriter.take_over`."""
-        (owned, undecided), quotas = self._writer.take_over(), self._sources.quotas.pin()
+        """Fence an earlier sync, and take over what it owned; `Conflict` if another one starts now."""
+        self._table.take_over()
+        (owned, undecided), quotas = self._table.state(), self._sources.quotas.pin()
+        self._undecided = undecided
         self._control.restore_owned(owned, undecided, self._now())
         self._control.load_quotas(quotas, self._sources.mirror)
         counts = (quotas.version, len(quotas.quotas), len(owned), len(undecided))
@@ -280,7 +303,7 @@ class BrokerQuotaSync:
             self._control.load_quotas(snapshot, self._sources.mirror)
             scope = "broker" if self._sources.mirror else "cluster"
             log.info("quotas v%d in force: %d entities, scope %s", snapshot.version, len(snapshot.quotas), scope)
-        if self._writer.undecided or self._now() >= self._look_due_ms:
+        if self._undecided or self._now() >= self._look_due_ms:
             self._look()
         self._follow_usage()
         taken = self._write(self._control.period(self._known_until_ms, self._now()))
@@ -304,21 +327,45 @@ class BrokerQuotaSync:
         found.refuse_callbacks()
         self._seen_at_ms = present(self._seen_at_ms, found.broker_ids, now_ms)
         self._control.set_brokers(tuple(sorted(self._seen_at_ms)))
-        self._control.observe(self._writer.with_taken(found.held), now_ms)
-        if self._writer.undecided:
-            self._writer.settle(self._control.owned)
-        self._writer.refuse_fenced()
+        self._control.observe(self._with_taken(found.held), now_ms)
+        if self._undecided:
+            outcomes = [APPLIED if _is_in_force(one, self._control.owned) else NOT_APPLIED for one in self._undecided]
+            self._table.append(zip(self._undecided, outcomes, strict=True), self._clock.now().wall_ms)
+            self._undecided = ()
+        self._table.refuse_fenced()
         self._look_due_ms = self._now() + self._describe_every_ms
 
     def _write(self, changes: list[Change]) -> int:
         if not changes:
             return 0
-        written = self._writer.write(changes)
-        self._control.confirm(written.taken, written.at_ms)
-        for change, reason in written.refused:
-            self._control.refuse(change, reason, written.at_ms)
-        self._log.changes(written)
-        return len(written.taken)
+        self._table.append([(change, PENDING) for change in changes], self._clock.now().wall_ms)
+        self._undecided = changes
+        refused, now = self._cluster.make(changes), self._clock.now()
+        results = {key: f"refused: {reason}" for key, reason in refused.items()}
+        self._table.append([(change, results.get(change.key, APPLIED)) for change in changes], now.wall_ms)
+        self._undecided = ()
+        taken = [change for change in changes if change.key not in refused]
+        self._taken.update({change.key: (now.steady_ms, change.new) for change in taken})
+        self._control.confirm(taken, now.steady_ms)
+        for change in changes:
+            if change.key in refused:
+                self._control.refuse(change, refused[change.key], now.steady_ms)
+        self._log.changes(taken)
+        return len(taken)
+
+    def _with_taken(self, held: Mapping[EntryKey, float]) -> dict[EntryKey, float]:
+        """What the brokers hold, with the newest changes: the broker that was asked may not have heard of these."""
+        now_ms = self._now()
+        self._taken = {key: one for key, one in self._taken.items() if now_ms - one[0] < _HEARD_AFTER_MS}
+        seen: dict[EntryKey, float | None] = {**held, **{key: value for key, (_, value) in self._taken.items()}}
+        return {key: value for key, value in seen.items() if value is not None}
 
     def _now(self) -> int:
         return self._clock.now().steady_ms
+
+
+def _is_in_force(change: Change, owned: Mapping[EntryKey, Owned]) -> bool:
+    found, expected = owned.get(change.key), change.owned(0)
+    if found is None or expected is None:
+        return found is expected
+    return found.value == expected.value
