@@ -9,7 +9,7 @@ from typing import Final
 
 from pipeline.brokers.native import Look, NativeQuotas
 from pipeline.brokers.running import Finding
-from pipeline.brokers.sync import ChosenQuotas
+from pipeline.brokers.sync import chosen_rows
 from pipeline.cluster.access import ClusterAccess
 from pipeline.command_line import command_text
 from pipeline.errors import Refused, TableMissing
@@ -125,9 +125,9 @@ def wanted_keys(settings: Settings) -> set[EntryKey]:
     source = _source(settings)
     if source is None:
         return set()
-    chosen = ChosenQuotas(source, frozenset(settings.sync.users))
     mirror = (settings.scope or source.scope) == "broker"
-    return {entry.key for entry in broker_entries(as_brokers_take(chosen.pin()), mirror)}
+    quotas = chosen_rows(source.pin(), settings.sync.users)
+    return {entry.key for entry in broker_entries(as_brokers_take(quotas), mirror)}
 
 
 def _client_id_keys(settings: Settings) -> set[EntryKey]:

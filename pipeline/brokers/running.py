@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from pipeline.brokers.native import NativeQuotas, callbacks_text
-from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower, drift_line
+from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower, drift_line
 from pipeline.clock import Clock, SystemClock, wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import PermissionMissing
@@ -43,9 +43,8 @@ _LATE_MS = 3_000
 def open_sources(settings: Settings) -> Sources:
     """Open what the sync follows. In scope `broker` no usage is needed."""
     uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
-    source = QuotaSource(QuotaTable(settings.tables.root))
-    quotas = ChosenQuotas(source, frozenset(settings.sync.users))
-    sources = Sources(quotas, lambda: UsageFollower(uri, first_ms), settings.scope)
+    quotas = QuotaSource(QuotaTable(settings.tables.root))
+    sources = Sources(quotas, lambda: UsageFollower(uri, first_ms), settings.scope, settings.sync.users)
     sources.usage()
     return sources
 
@@ -234,8 +233,8 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
             state = state_of(StoredTable(uri), cluster)
     found.refuse_callbacks()
     owned, undecided = state
-    sources.quotas.poll()  # an edit that a running sync has followed meanwhile
-    now_ms, quotas = wall_ms(), sources.quotas.pin()
+    sources.poll()  # an edit that a running sync has followed meanwhile
+    now_ms, quotas = wall_ms(), sources.pin()
     control = new_control(settings, adopt=adopt)
     control.restore_owned(owned, undecided, now_ms)
     control.load_quotas(quotas, sources.mirror)

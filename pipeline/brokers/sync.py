@@ -1,7 +1,7 @@
 """The sync of quotas to brokers, one period after the other: read news, compare the brokers, change what differs."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -161,55 +161,42 @@ def _batches_of(rows: pa.Table) -> list[tuple[str, int]]:
     return list(zip(rows["query_id"].to_pylist(), rows["batch_id"].to_pylist(), strict=True))
 
 
-# The quotas that a sync puts on brokers: all of the table, or those of some users, for a beginning in small steps.
+# What a sync follows: the quotas, and the usage as long as levels are computed from it.
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenQuotas:
-    """Follows the quota table, and leaves out the rows that are not chosen, as if the table did not have them.
+def chosen_rows(snapshot: QuotaSnapshot, users: Collection[str]) -> QuotaSnapshot:
+    """The quotas that a sync puts on brokers: those of some users, for a beginning in small steps.
 
     Users are raw names, or `<default>`; "" chooses rows without a user. No user = all rows.
     """
-
-    source: QuotaSource
-    users: frozenset[str]
-
-    @property
-    def scope(self) -> Scope:
-        """See `QuotaSource`."""
-        return self.source.scope
-
-    def pin(self) -> QuotaSnapshot:
-        """See `QuotaSource`."""
-        return self._chosen(self.source.pin())
-
-    def poll(self) -> QuotaSnapshot | None:
-        """See `QuotaSource`."""
-        snapshot = self.source.poll()
-        return None if snapshot is None else self._chosen(snapshot)
-
-    def _chosen(self, snapshot: QuotaSnapshot) -> QuotaSnapshot:
-        if not self.users:
-            return snapshot
-        return replace(snapshot, quotas=tuple(one for one in snapshot.quotas if one.user in self.users))
-
-
-# What a sync follows: the quotas, and the usage as long as levels are computed from it.
+    if not users:
+        return snapshot
+    return replace(snapshot, quotas=tuple(one for one in snapshot.quotas if one.user in users))
 
 
 @dataclass(slots=True)
 class Sources:
     """The quotas and the usage. Without a scope of the settings that of the quota table holds, also when it changes."""
 
-    quotas: QuotaSource | ChosenQuotas
+    quotas: QuotaSource
     open_usage: Callable[[], UsageFollower]
     scope: Scope | None = None
+    users: Collection[str] = ()
     _usage: UsageFollower | None = field(default=None, init=False)
 
     @property
     def mirror(self) -> bool:
         """Whether every broker gets T: scope `broker`."""
         return (self.scope or self.quotas.scope) == "broker"
+
+    def pin(self) -> QuotaSnapshot:
+        """The chosen rows of `QuotaSource.pin`."""
+        return chosen_rows(self.quotas.pin(), self.users)
+
+    def poll(self) -> QuotaSnapshot | None:
+        """The chosen rows of `QuotaSource.poll`."""
+        snapshot = self.quotas.poll()
+        return None if snapshot is None else chosen_rows(snapshot, self.users)
 
     def usage(self) -> UsageFollower | None:
         """The usage; None where no level is computed. It is opened again when levels are computed again."""
@@ -284,7 +271,7 @@ class BrokerQuotaSync:
     def take_over(self) -> None:
         """Fence an earlier sync, and take over what it owned; `Conflict` if another one starts now."""
         self._table.take_over()
-        (owned, undecided), quotas = self._table.state(), self._sources.quotas.pin()
+        (owned, undecided), quotas = self._table.state(), self._sources.pin()
         self._undecided = undecided
         self._control.restore_owned(owned, undecided, self._now())
         self._control.load_quotas(quotas, self._sources.mirror)
@@ -298,7 +285,7 @@ class BrokerQuotaSync:
             Refused: A broker does not enforce what is written to it.
             PipelineError: A table or the cluster cannot be read or written. The next call goes on with what is left.
         """
-        snapshot = self._sources.quotas.poll()
+        snapshot = self._sources.poll()
         if snapshot is not None:
             self._control.load_quotas(snapshot, self._sources.mirror)
             scope = "broker" if self._sources.mirror else "cluster"

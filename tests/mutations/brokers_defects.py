@@ -121,9 +121,9 @@ DEFECTS: Final = (
         "tests/pipeline/sync/test_broker_quota_sync.py",
     ),
     Defect(
-        "a request has more values than a controller takes",
+        "a request has more entities than a controller takes",
         "pipeline.brokers:batches_of",
-        ("values + len(values_of_entity) > _MOST_VALUES or ", ""),
+        ("at : at + _MOST_ENTITIES", "at:"),
         "tests/pipeline/brokers/test_native.py",
     ),
     Defect(

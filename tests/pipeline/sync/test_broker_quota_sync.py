@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.brokers.native import Look
-from pipeline.brokers.sync import BrokerQuotaSync, ChosenQuotas, Sources, UsageFollower
+from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower
 from pipeline.errors import ClusterUnreachable, Conflict
 from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable
@@ -243,20 +243,6 @@ def test_what_the_brokers_refuse_is_told_once_and_tried_again_a_minute_later(
     assert setting.brokers.values == {ALICE: MB, BOB: MB}
 
 
-def test_levels_follow_the_usage(tmp_path: Path) -> None:
-    setting = Setting(str(tmp_path), scope="cluster")
-    setting.edit(alice=MB)
-    sync = setting.start()
-    sync.step()
-    assert setting.brokers.values == {ALICE: MB}
-    for _ in range(15):
-        setting.use(900_000)
-        setting.pass_time(sync)
-    assert 0.5 * MB <= setting.brokers.values[ALICE] < 0.6 * MB
-    row = setting.steps()[-1]
-    assert row[3:] == ("together_above", "applied")
-
-
 def test_another_scope_of_the_table_holds_from_the_next_period_on(tmp_path: Path) -> None:
     setting = Setting(str(tmp_path), scope=None)
     setting.edit(alice=MB)
@@ -425,7 +411,7 @@ def test_the_rows_of_the_chosen_users_are_seen_and_no_others(
     create_missing(str(tmp_path))
     table, audit = QuotaTable(str(tmp_path)), local_audit("test")
     source = QuotaSource(table)
-    quotas = ChosenQuotas(source, frozenset(users))
+    quotas = Sources(source, lambda: UsageFollower("", 0), "broker", users)
     assert quotas.pin().quotas == ()
     table.alter([QuotaChange(*entity, {"producer_byte_rate": 1.0}) for entity in ENTITIES], audit)
     seen = quotas.poll()
