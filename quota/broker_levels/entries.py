@@ -35,7 +35,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -142,23 +142,18 @@ def _whole(bounds: Bounds) -> Bounds:
 _UNNAMED: Final = "\x00any other name"
 """A name that no row has: Kafka's names cannot have a NUL, so neither can those of its clients."""
 
-_Client = tuple[str, str]
-
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A sensor that gets no entry of its own, and a client that it would harm; None if no default bounds the sensor."""
+class Refusal:
+    """A key that kquota wants to write and cannot; tried again at an instant, or (None) when the quotas change.
+
+    `broker`: it refused the write. `resolution`: an entry of its own would change another client's quota.
+    """
 
     key: EntryKey
-    client: _Client | None
-
-    @property
-    def reason(self) -> str:
-        """Why, as a part of a sentence."""
-        if self.client is None:
-            return "no default bounds it"
-        user, client_id = (name if name != _UNNAMED else "any other" for name in self.client)
-        return f"an entry of its own would change the quota of user '{user}', client-id '{client_id}'"
+    by: Literal["broker", "resolution"]
+    reason: str
+    retry_at_ms: int | None
 
 
 MOST_OWN_PER_USER: Final = 100
@@ -186,7 +181,7 @@ class OwnGrants:
         self._rows = {(quota.user, quota.client_id): quota for quota in snapshot.quotas if quota.mode != "shadow"}
         self._of_default_user = sorted(client_id for user, client_id in self._rows if user == DEFAULT and client_id)
         self.granted: dict[EntryKey, BrokerEntry] = {}
-        self.refused: dict[EntryKey, Refused] = {}
+        self.refused: dict[EntryKey, Refusal] = {}
         self.left_out: Counter[str] = Counter()
         self._of_user: Counter[str] = Counter()
 
@@ -202,9 +197,10 @@ class OwnGrants:
             if self._of_user[key.user] >= self._most_per_user:
                 self.left_out[key.user] += 1
                 continue
-            bound, harmed = self._default_bound(key), self._harmed(key)
-            if bound is None or harmed is not None:
-                self.refused[key] = Refused(key, None if bound is None else harmed)
+            bound = self._default_bound(key)
+            reason = "no default bounds it" if bound is None else self._harm(key)
+            if bound is None or reason:
+                self.refused[key] = Refusal(key, "resolution", reason, None)
             else:
                 self.granted[key] = BrokerEntry(key, bound, EntryKind.OWN)
                 self._of_user[key.user] += 1
@@ -229,15 +225,19 @@ class OwnGrants:
                     return row.bounds[QUOTA_TYPES.index(quota_type)] if is_default and row.mode != "exempt" else None
         return None
 
-    def _harmed(self, sensor: EntryKey) -> _Client | None:
-        """A client that finds a row of the default user with a client-id, and would find an entry of its user first."""
+    def _harm(self, sensor: EntryKey) -> str:
+        """What an entry would change, as a part of a sentence; "" for nothing.
+
+        A client may find a row of the default user with a client-id now, and would find the entry of its user first.
+        """
         user, client_id, quota_type = sensor
         if client_id or self._row((user, DEFAULT), quota_type):
-            return None
+            return ""
         for name in self._of_default_user:
             if self._row((DEFAULT, name), quota_type) and not self._row((user, name), quota_type):
-                return user, _UNNAMED if name == DEFAULT else name
-        return None
+                who = f"user '{user}', client-id '{'any other' if name == DEFAULT else name}'"
+                return f"an entry of its own would change the quota of {who}"
+        return ""
 
     def _row(self, entity: tuple[str, str], quota_type: str) -> Quota | None:
         """The row of an entity, if it counts for a type: an exempt one does for each."""

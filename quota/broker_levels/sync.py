@@ -29,6 +29,7 @@ from quota.broker_levels.entries import (
     EntryKey,
     EntryKind,
     OwnGrants,
+    Refusal,
     as_brokers_take,
     broker_entries,
 )
@@ -36,7 +37,7 @@ from quota.broker_levels.level_control import NEVER_MS, Cause
 from quota.broker_levels.levels import EntityLevels, LevelMove
 from quota.broker_levels.metering import metering_entries
 from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS, BrokerUsage
-from quota.broker_levels.writes import EDITED, BrokerHoldings, Change, Drift, Owned, Refusal, WriteRetries
+from quota.broker_levels.writes import EDITED, BrokerHoldings, Change, Drift, Owned, WriteRetries
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 
@@ -187,8 +188,8 @@ class BrokerSync:
     @property
     def refused(self) -> tuple[Refusal, ...]:
         """What cannot be written, in the order of the keys."""
-        of_sensors = (Refusal(key, "resolution", refused.reason, None) for key, refused in self._grants.refused.items())
-        return tuple(sorted((*self._retries.refusals, *of_sensors), key=lambda refusal: refusal.key))
+        every = (*self._retries.refusals, *self._grants.refused.values())
+        return tuple(sorted(every, key=lambda refusal: refusal.key))
 
     @property
     def left_out(self) -> Counter[str]:

@@ -7,9 +7,9 @@ there until it has given back what stood there before.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
-from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind, is_metering
+from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind, Refusal, is_metering
 from quota.broker_levels.level_control import Cause
 
 ADDED: Final = "added"
@@ -112,19 +112,6 @@ class Drift:
     ours: float | None
     wanted: float | None
     kind: DriftKind
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A key that kquota wants to write and cannot; tried again at an instant, or (None) when the quotas change.
-
-    `broker`: it refused the write. `resolution`: an entry of its own would change another client's quota.
-    """
-
-    key: EntryKey
-    by: Literal["broker", "resolution"]
-    reason: str
-    retry_at_ms: int | None
 
 
 RETRY_MS: Final = 60_000

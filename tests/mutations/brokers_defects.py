@@ -44,8 +44,8 @@ DEFECTS: Final = (
     ),
     Defect(
         "an entry that would change another client's quota is written",
-        "OwnGrants._harmed",
-        "lambda original, *_: None",
+        "OwnGrants._harm",
+        'lambda original, *_: ""',
         _ENTRIES,
     ),
     Defect(
