@@ -25,7 +25,7 @@ from bench.machine import arguments
 from bench.pages import row, table
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.demo.broker import WARM_JAVA, BrokerOptions, EmbeddedBroker
 from pipeline.errors import ClusterUnreachable
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri
@@ -128,7 +128,7 @@ def _answers(topic: ThrottleTopic) -> bool:
 
 def main() -> None:
     given = arguments(__doc__, clients=list(TARGETS_SECONDS), waves=3)
-    options = BrokerOptions(heap_mib=1024, quick_start=False)
+    options = BrokerOptions(java_options=WARM_JAVA)
     with tempfile.TemporaryDirectory() as folder, EmbeddedBroker(Path(folder), options=options) as broker:
         measure(broker, *WARM)
         print(table(["clients", "throttle, s", "renew, s", "target, s"]))

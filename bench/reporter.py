@@ -32,7 +32,7 @@ from deploy.reporter.__main__ import make
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.demo.broker import WARM_JAVA, BrokerOptions, EmbeddedBroker
 from pipeline.meter.reporter import REPORTER_JAR
 from schemas.names import USAGE_TOPIC
 from tests.pipeline.meter.reported_broker import HUGE_QUOTA, bytes_in, come_and_go, logged, make_topics, reported_broker
@@ -97,7 +97,7 @@ def measure(requests_per_second: int, seconds: int) -> dict[str, Seconds]:
 def broker_of(kind: str, folder: Path) -> Iterator[EmbeddedBroker]:
     """With the quota that makes sensors exist, or with the reporter too."""
     usage_topic = USAGE_TOPIC if kind == "reporter" else ""
-    options = BrokerOptions(heap_mib=1024, quick_start=False, usage_topic=usage_topic)
+    options = BrokerOptions(java_options=WARM_JAVA, usage_topic=usage_topic)
     with EmbeddedBroker(folder, options=options) as broker:
         make_topics(broker, USAGE_TOPIC)
         access = ClusterAccess(broker.bootstrap_servers)

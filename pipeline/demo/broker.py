@@ -22,8 +22,8 @@ from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import find_java
 from pipeline.meter.reporter import reporter_jar, reporter_settings
 
-# The inputs of a node: server.properties, log4j2.properties, the java command. The first node is broker and controller
-# in one process; further ones are brokers that join it. Sizes are those of a laptop demo and of tests.
+# The inputs of a node: server.properties and the java command. The first node is broker and controller in one process;
+# further ones are brokers that join it. Sizes are those of a laptop demo and of tests.
 
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "CONTROLLER")
 
@@ -69,21 +69,13 @@ class BrokerOptions:
     """How the broker runs.
 
     Attributes:
-        request_log: write every completed request to the request log, as JSON. Heavy: for tests and benchmarks only.
-        heap_mib: upper bound of the Java heap. 384 serves demo and tests; give benchmarks 1024.
-        quick_start: stop at the first compiler tier. Ready in 2 s instead of 3; slower once warm, so off in benchmarks.
         settings: broker settings that replace or join ours.
-        tls_listeners: SSL, SASL_SSL or both, in addition to the others; `settings` must hold the key store.
+        java_options: options that follow ours, so they win; see `WARM_JAVA` and `REQUEST_LOG`.
         jars: of the broker, in place of the locked ones; empty = those.
         usage_topic: where the reporter in the broker sends usage, by the listener without sign-in; "" = no reporter.
     """
 
-    request_log: bool = False
-    heap_mib: int = 384
-    quick_start: bool = True
-    start_timeout_seconds: float = 60.0
     settings: Mapping[str, str] = field(default_factory=dict)
-    tls_listeners: tuple[str, ...] = ()
     java_options: tuple[str, ...] = ()
     jars: tuple[Path, ...] = ()
     usage_topic: str = ""
@@ -125,28 +117,6 @@ def server_properties(
     return "".join(f"{key}={_escaped(value)}\n" for key, value in lines.items())
 
 
-def log4j2_properties(server_log: Path, request_log: Path, request_log_on: bool) -> str:
-    """Logging of the broker: its own log in one file, completed requests in another; both are limited and rolled.
-
-    The properties syntax, because the YAML one needs a further jar. A rolled file is renamed to `.1`, `.2`, …, the
-    newest being `.1`.
-    """
-    return "\n".join(
-        [
-            "status = error",
-            *_rolling_file("server", server_log, size_mib=8, files=2),
-            *_rolling_file("request", request_log, size_mib=1024, files=1),
-            "rootLogger.level = warn",
-            "rootLogger.appenderRef.server.ref = server",
-            *_logger("kafka", "kafka.server", "info"),
-            *_logger("server", "org.apache.kafka.server", "info"),
-            *_logger("controller", "org.apache.kafka.controller", "info"),
-            *_logger("request", "kafka.request.logger", "debug" if request_log_on else "off", "request"),
-            "",
-        ]
-    )
-
-
 def _addresses(ports: Mapping[str, int], names: Sequence[str]) -> str:
     return ",".join(f"{name}://127.0.0.1:{ports[name]}" for name in names)
 
@@ -164,41 +134,28 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def _rolling_file(name: str, path: Path, *, size_mib: int, files: int) -> list[str]:
-    settings = {
-        "type": "RollingFile",
-        "name": name,
-        "fileName": _escaped(str(path)),
-        "filePattern": f"{_escaped(str(path))}.%i",
-        "layout.type": "PatternLayout",
-        "layout.pattern": "[%d] %p %m (%c)%n",
-        "policies.type": "Policies",
-        "policies.size.type": "SizeBasedTriggeringPolicy",
-        "policies.size.size": f"{size_mib}MB",
-        "strategy.type": "DefaultRolloverStrategy",
-        "strategy.max": files,
-        "strategy.fileIndex": "min",
-    }
-    return [f"appender.{name}.{key} = {value}" for key, value in settings.items()]
+_LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+
+REQUEST_LOG: Final = ("-Dkquota.requests=debug",)
+"""Java options with which a broker writes every completed request to its request log, as JSON. Heavy."""
+
+WARM_JAVA: Final = ("-Xmx1024m", "-XX:TieredStopAtLevel=4")
+"""Java options for measurements: more heap than demo and tests need, and the optimizing compiler."""
 
 
-def _logger(key: str, name: str, level: str, appender: str = "server") -> list[str]:
-    settings = {"name": name, "level": level, "additivity": "false", "appenderRef.file.ref": appender}
-    return [f"logger.{key}.{setting} = {value}" for setting, value in settings.items()]
-
-
-def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
+def broker_java(options: BrokerOptions, logs: Path) -> list[str]:
     """The command up to the main class."""
     class_path = [*(options.jars or broker_classpath()), *([reporter_jar()] if options.usage_topic else [])]
     return [
         str(find_java().executable),
         "-Xms128m",
-        f"-Xmx{options.heap_mib}m",
+        "-Xmx384m",
         "-XX:+UseSerialGC",
-        *(["-XX:TieredStopAtLevel=1"] if options.quick_start else []),
-        *options.java_options,
+        "-XX:TieredStopAtLevel=1",  # ready in 2 s in place of 3
         "-Djava.awt.headless=true",
-        f"-Dlog4j2.configurationFile={log4j2.as_uri()}",
+        f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        f"-Dkquota.logs={logs}",
+        *options.java_options,
         "-cp",
         ":".join(map(str, class_path)),
     ]
@@ -206,6 +163,7 @@ def broker_java(options: BrokerOptions, log4j2: Path) -> list[str]:
 
 _STOP_GRACE_SECONDS = 5.0
 _FORMAT_TIMEOUT_SECONDS = 60.0
+_START_TIMEOUT_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 
 
@@ -221,7 +179,8 @@ class EmbeddedBroker:
 
     Args:
         directory: holds data, logs, configuration and the run file; made if missing.
-        ports: listener name to the port it must have; the others are chosen.
+        ports: listener name to the port it must have, 0 = any free one; those of the other listeners are chosen. SSL
+            and SASL_SSL are listeners only if they are named here; then `options.settings` must hold the key store.
         joins: the node with the controller, which must have been started; None = this is one.
     """
 
@@ -239,10 +198,10 @@ class EmbeddedBroker:
         self.node_id = node_id
         self._joins = joins
         controls = [CONTROLLER] if joins is None else []
-        self._listeners = [*LISTENERS[:-1], *self.options.tls_listeners, *controls]
+        self._wanted_ports = dict(ports or {})
+        self._listeners = list(dict.fromkeys([*LISTENERS[:-1], *self._wanted_ports, *controls]))
         self.directory = directory.absolute()
         self.users = dict(users or {})
-        self._wanted_ports = dict(ports or {})
         self._ports: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = FileLock(self.directory / "broker.lock")
@@ -263,7 +222,7 @@ class EmbeddedBroker:
 
     @property
     def request_log_path(self) -> Path:
-        """The file of completed requests; grows only with `BrokerOptions.request_log`."""
+        """The file of completed requests; grows only with the Java options `REQUEST_LOG`."""
         return self.directory / "logs" / "request.log"
 
     @property
@@ -282,11 +241,6 @@ class EmbeddedBroker:
         lines = (self.directory / "data" / "meta.properties").read_text(encoding="utf-8").splitlines()
         return dict(line.split("=", 1) for line in lines if not line.startswith("#"))["cluster.id"]
 
-    @property
-    def exit_code(self) -> int | None:
-        """How it has ended without `stop` or `kill`; None while it runs, and before its start."""
-        return self._process.poll() if self._process is not None else None
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -300,14 +254,13 @@ class EmbeddedBroker:
         Raises:
             JavaNotFound, JarUnfit: what it runs on is not there.
             Conflict: a wanted port is taken, or another process has this folder.
-            PipelineError: it ended, or did not answer within `start_timeout_seconds`.
+            PipelineError: it ended, or did not answer within two minutes.
         """
         if self.pid is not None:
             return
         self._acquire()
         try:
-            self._launch()
-            self._await_ready()
+            self._await_ready(self._launch())
         except BaseException:
             self.kill()
             raise
@@ -337,25 +290,24 @@ class EmbeddedBroker:
         self._process = None
         self._lock.release()
 
-    def _launch(self) -> None:
+    def _launch(self) -> "subprocess.Popen[bytes]":
         self._ports = self._choose_ports(self._run_file().get("ports", {}))
         logs, data = self.directory / "logs", self.directory / "data"
         logs.mkdir(exist_ok=True)
-        config, log4j2 = self.directory / "server.properties", self.directory / "log4j2.properties"
+        config = self.directory / "server.properties"
         first, options = self._joins, self.options
         seat = None if first is None else Seat(self.node_id, first.cluster_id, first.address(CONTROLLER))
         reports = reporter_settings(self.bootstrap_servers, options.usage_topic) if options.usage_topic else {}
         properties = server_properties(data, self._ports, self.users, {**reports, **options.settings}, seat)
         config.write_text(properties, encoding="utf-8")
         config.chmod(0o600)  # holds passwords
-        logging = log4j2_properties(self.server_log_path, self.request_log_path, options.request_log)
-        log4j2.write_text(logging, encoding="utf-8")
-        java = broker_java(self.options, log4j2)
+        java = broker_java(self.options, logs)
         if not (data / "meta.properties").exists():
             self._format(java, config, seat)
         self._process = self._spawn([*java, "kafka.Kafka", str(config)])
         run = {"pid": self._process.pid, "ports": self._ports}
         (self.directory / "broker.json").write_text(json.dumps(run), encoding="utf-8")
+        return self._process
 
     def _spawn(self, command: list[str]) -> "subprocess.Popen[bytes]":
         with self._console.open("wb") as console:
@@ -383,8 +335,8 @@ class EmbeddedBroker:
     def _choose_ports(self, former: Mapping[str, int]) -> dict[str, int]:
         chosen = {}
         for listener, spare in zip(self._listeners, process.free_ports(len(self._listeners)), strict=True):
-            wanted = self._wanted_ports.get(listener)
-            if wanted is not None and not process.is_free(wanted):
+            wanted = self._wanted_ports.get(listener, 0)
+            if wanted and not process.is_free(wanted):
                 msg = f"port {wanted} of listener '{listener}' on 127.0.0.1 is in use"
                 stop = f"stop what listens there (`ss -ltnp 'sport = :{wanted}'` names it)"
                 raise Conflict(msg, f"{stop}, or choose another port or none")
@@ -393,15 +345,15 @@ class EmbeddedBroker:
             chosen[listener] = wanted or (kept if kept and process.is_free(kept) else spare)
         return chosen
 
-    def _await_ready(self) -> None:
+    def _await_ready(self, started: "subprocess.Popen[bytes]") -> None:
         """An open port is not enough: it must describe a cluster with this broker in it, which may lead partitions."""
-        deadline = time.monotonic() + self.options.start_timeout_seconds
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
         while not self._answers():
-            if self._process is None or self._process.poll() is not None:
-                msg = f"ended at start with exit code {self.exit_code}"
+            if started.poll() is not None:
+                msg = f"ended at start with exit code {started.returncode}"
                 raise self._start_failed(msg)
             if time.monotonic() > deadline:
-                msg = f"did not answer within {self.options.start_timeout_seconds:g} s"
+                msg = f"did not answer within {_START_TIMEOUT_SECONDS:g} s"
                 raise self._start_failed(msg)
             time.sleep(_POLL_SECONDS)
 

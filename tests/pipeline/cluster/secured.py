@@ -133,13 +133,12 @@ def secured_broker(folder: Path) -> Iterator[Secured]:
     }
     options = BrokerOptions(
         settings=settings,
-        tls_listeners=("SSL", "SASL_SSL"),
         java_options=(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={signer.jwks.as_uri()}",),
     )
-    secrets = dict.fromkeys(USERS, PASSWORD)
+    secrets, tls = dict.fromkeys(USERS, PASSWORD), {"SSL": 0, "SASL_SSL": 0}
     with (
         token_endpoint(secrets, signer.token) as endpoint,
-        EmbeddedBroker(folder / "broker", secrets, options=options) as broker,
+        EmbeddedBroker(folder / "broker", secrets, ports=tls, options=options) as broker,
     ):
         admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
         try:

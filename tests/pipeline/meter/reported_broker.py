@@ -23,7 +23,15 @@ from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo import process
-from pipeline.demo.broker import CONTROLLER, FIRST_NODE_ID, VOTERS, BrokerOptions, EmbeddedBroker, plain_sign_in
+from pipeline.demo.broker import (
+    CONTROLLER,
+    FIRST_NODE_ID,
+    REQUEST_LOG,
+    VOTERS,
+    BrokerOptions,
+    EmbeddedBroker,
+    plain_sign_in,
+)
 from schemas.names import USAGE_TOPIC
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -205,7 +213,7 @@ def reported_broker(folder: Path, jars: tuple[Path, ...] = ()) -> Iterator[Embed
     if jars:
         (ports[CONTROLLER],) = process.free_ports(1)
         settings[VOTERS] = f"{FIRST_NODE_ID}@127.0.0.1:{ports[CONTROLLER]}"
-    options = BrokerOptions(request_log=True, settings=settings, jars=jars, usage_topic=USAGE_TOPIC)
+    options = BrokerOptions(java_options=REQUEST_LOG, settings=settings, jars=jars, usage_topic=USAGE_TOPIC)
     with EmbeddedBroker(folder, USERS | LEFT_OUT, ports=ports, options=options) as broker:
         make_topics(broker, USAGE_TOPIC, DATA)
         with NativeQuotas(ClusterAccess(broker.bootstrap_servers)) as quotas:

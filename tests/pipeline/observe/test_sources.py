@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from pipeline.clock import SystemClock, wall_ms
 from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
-from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
+from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import PipelineError
 from pipeline.meter.scrape_meter import ExporterSource
 from pipeline.observe.observation import Observation
@@ -109,8 +109,7 @@ TOPIC = "usage"
 
 @pytest.fixture(scope="module")
 def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
-    options = BrokerOptions(start_timeout_seconds=PATIENCE_SECONDS)
-    with EmbeddedBroker(tmp_path_factory.mktemp("topic") / "broker", options=options) as broker:
+    with EmbeddedBroker(tmp_path_factory.mktemp("topic") / "broker") as broker:
         admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
         with closing(admin):
             settings = {"message.timestamp.type": "LogAppendTime"}
