@@ -6,7 +6,6 @@ names are read back as they were.
 """
 
 import json
-import os
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
@@ -66,22 +65,6 @@ class UnreadableFile(UsageError):
     def __init__(self, option: str, path: Path, cause: str, fix: str) -> None:
         self.path = path
         super().__init__(f"{path} of {option} cannot be read: {cause}", fix)
-
-
-def _unwritable(option: str, path: Path, cause: str, fix: str) -> UsageError:
-    return UsageError(f"{path} of {option} cannot be written: {cause}", fix)
-
-
-def refuse_unwritable(option: str, path: Path) -> None:
-    """Refuse (`UsageError`) a path before work is done whose result could not be written to it. Writes nothing."""
-    folder = path.parent
-    if not folder.is_dir():
-        raise _unwritable(option, path, f"there is no folder {folder}", f"mkdir -p {quote(str(folder))}")
-    if path.is_dir():
-        example = quote(str(path / "report.html"))
-        raise _unwritable(option, path, "it is a folder", f"name a file in it: {option} {example}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise _unwritable(option, path, "permission denied", f"see who may write: ls -ld {quote(str(folder))}")
 
 
 def read_text_file(option: str, path: Path) -> str:

@@ -5,7 +5,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -19,13 +19,11 @@ from pipeline.cli.options import (
     MetricsPort,
     Output,
     wait_until_stopped,
-    writable,
 )
-from pipeline.cli.output import Layout, print_rows, remark, say, until_reader_goes
+from pipeline.cli.output import Layout, is_table, print_document, print_rows, remark, say, until_reader_goes
 from pipeline.cli.quotas import print_changes
 from pipeline.clock import Clock, SystemClock, clock_time
 from pipeline.command_line import command_text
-from pipeline.documents import json_text
 from pipeline.errors import Unreachable, UsageError
 from pipeline.log import set_up_logging
 from pipeline.meter.reporter import reporter_settings, write_reporter
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from pipeline.meter.scrape_meter import Address, ExporterSource
     from pipeline.observe.findings import Findings
     from pipeline.observe.observation import Line, Observation
-    from pipeline.observe.sources import FollowedQuotas, Source, SourceState
+    from pipeline.observe.sources import Source, SourceState
     from quota.broker_levels.writes import Change
 
 
@@ -233,22 +231,21 @@ def observe(
         str | None, typer.Option(help="Or the usage topic, which a reporter or meter fills.")
     ] = None,
     minutes: Annotated[float, typer.Option(help="How long to observe.", min=0.1)] = 10,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the findings to this file, as JSON.", callback=writable)
-    ] = None,
     source: ClusterSource,
+    output: Output = "table",
 ) -> None:
     """Watch a cluster for some minutes, and say who gets more than its quota, who would be throttled, and why.
 
-    Shows live how much each client uses of its native quota, on each broker and in sum. At the end, or at Ctrl-C: who
-    gets more than its quota because it holds per broker; who would be throttled if it held for the cluster; whose bound
-    is too small to work with; who has no quota. Needs no job, no tables and no Java. It only reads: DescribeConfigs on
-    the cluster, and Read on the usage topic if that is the source.
+    Shows live how much each client uses of its native quota, on each broker and in sum; -o json and yaml do not. At the
+    end, or at Ctrl-C: who gets more than its quota because it holds per broker; who would be throttled if it held for
+    the cluster; whose bound is too small to work with; who has no quota. Needs no job, no tables and no Java. It only
+    reads: DescribeConfigs on the cluster, and Read on the usage topic if that is the source.
     """
+    from pipeline.brokers.native import NativeQuotas, imported
     from pipeline.cluster.access import ClusterAccess
     from pipeline.observe.findings import findings_of
     from pipeline.observe.observation import Observation
-    from pipeline.observe.sources import FollowedQuotas, ScrapedSource, TopicSource
+    from pipeline.observe.sources import ScrapedSource, TopicSource
     from pipeline.observe.sources import Source as UsageSource
 
     if bool(targets) == bool(usage_topic):
@@ -257,19 +254,25 @@ def observe(
     access, clock = ClusterAccess.from_settings(source.settings().kafka), SystemClock()
     # Options that cannot be read are refused before it connects.
     given = _read_targets(targets) if targets else []
-    with _without_log(), FollowedQuotas(access) as quotas, ExitStack() as stack:
+    with _without_log():
+        with NativeQuotas(access) as native:
+            declared, _ = imported(native.describe(), factor=1)
+            broker_ids = native.broker_ids()
+        quotas = [{"user": one.user, "client_id": one.client_id, **one.bounds} for one in declared]
         if given:
             used: UsageSource = ScrapedSource(exporters_of(given, access), clock)
         else:
-            used = TopicSource(access, str(usage_topic), quotas.broker_ids, clock)
-        stack.enter_context(closing(used))
-        watch = _Watch(Observation(used.lag_ms, used.is_exact), used, quotas, clock, round(minutes * 60_000))
-        with until_reader_goes(), wait_until_stopped() as wait:
-            watch.follow(wait)
-        found, progress = findings_of(watch.seen.figures()), watch.progress()
-    _print_summary(found, progress, access.bootstrap_servers)
-    if json_file is not None:
-        _write_findings(found, progress, access.bootstrap_servers, json_file)
+            used = TopicSource(access, str(usage_topic), broker_ids, clock)
+        with closing(used):
+            seen = Observation(QuotaSnapshot.from_rows(quotas, version=0), used.lag_ms, used.is_exact)
+            watch = _Watch(seen, used, len(quotas), clock, round(minutes * 60_000))
+            with until_reader_goes(), wait_until_stopped() as wait:
+                watch.follow(wait, print_view if is_table(output) else lambda _progress, _lines: None)
+            found, progress = findings_of(seen.figures()), watch.progress()
+    if is_table(output):
+        _print_summary(found, progress, access.bootstrap_servers)
+    else:
+        print_document(_document(found, progress, access.bootstrap_servers), output)
 
 
 @contextmanager
@@ -295,52 +298,33 @@ class Progress(NamedTuple):
     span_ms: int
     states: "Sequence[SourceState]"
     quotas: int
-    quota_trouble: str
     has_no_sensors: bool
 
 
 class _Watch:
     """What is observed, and from where."""
 
-    def __init__(
-        self, seen: "Observation", source: "Source", quotas: "FollowedQuotas", clock: "Clock", span_ms: int
-    ) -> None:
-        self.seen = seen
-        self._source, self._quotas, self._clock, self._span_ms = source, quotas, clock, span_ms
+    def __init__(self, seen: "Observation", source: "Source", quotas: int, clock: "Clock", span_ms: int) -> None:
+        self._seen, self._source, self._quotas, self._clock, self._span_ms = seen, source, quotas, clock, span_ms
         self._begun_ms = clock.now().steady_ms
-        self._quota_count = 0
 
-    def follow(self, wait: Callable[[float], bool]) -> None:
+    def follow(self, wait: Callable[[float], bool], show: "Callable[[Progress, Sequence[Line]], None]") -> None:
         """Show it repeatedly, until the time is over or it is stopped; at once when there is a first figure."""
         due_ms, has_lines, progress = 0, False, self.progress()
         while progress.observed_ms < self._span_ms and not wait(_STEP_SECONDS):
-            self._step()
+            self._seen.add(self._source.take())
+            self._seen.settle(self._clock.now().wall_ms)
             progress = self.progress()
-            if progress.observed_ms >= due_ms or (not has_lines and self.seen.brokers):
-                lines = self.seen.lines(progress.now_ms)
-                has_lines = bool(self.seen.brokers)
+            if progress.observed_ms >= due_ms or (not has_lines and self._seen.brokers):
+                has_lines = bool(self._seen.brokers)
                 due_ms = progress.observed_ms + _PRINT_MS
-                print_view(progress, lines)
+                show(progress, self._seen.lines(progress.now_ms))
 
     def progress(self) -> Progress:
         """The state of now."""
-        now, source, quotas = self._clock.now(), self._source, self._quotas
+        now, source = self._clock.now(), self._source
         observed_ms, states = now.steady_ms - self._begun_ms, source.states()
-        found = now.wall_ms, observed_ms, self._span_ms, states, self._quota_count
-        return Progress(*found, quotas.trouble, source.has_no_sensors)
-
-    def _step(self) -> None:
-        """Take in what there is."""
-        from pipeline.brokers.native import imported
-
-        native = self._quotas.take()
-        if native is not None:
-            declared, _ = imported(native, factor=1)
-            rows = [{"user": one.user, "client_id": one.client_id, **one.bounds} for one in declared]
-            self._quota_count = len(rows)
-            self.seen.load(QuotaSnapshot.from_rows(rows, version=0))
-        self.seen.add(self._source.take())
-        self.seen.settle(self._clock.now().wall_ms)
+        return Progress(now.wall_ms, observed_ms, self._span_ms, states, self._quotas, source.has_no_sensors)
 
 
 def print_view(progress: Progress, lines: "Sequence[Line]") -> None:
@@ -368,8 +352,7 @@ def _head(progress: Progress) -> list[str]:
         f"{clock_time(progress.now_ms)[:-2]} UTC  observed {age_text(progress.observed_ms)}, {left} left · "
         f"{answering} of {len(progress.states)} brokers answer · {progress.quotas} native quotas"
     ]
-    lines += [f"{state.name}: {state.notice}" for state in progress.states if state.notice]
-    return [*lines, *([f"quotas as of before: {progress.quota_trouble}"] if progress.quota_trouble else [])]
+    return lines + [f"{state.name}: {state.notice}" for state in progress.states if state.notice]
 
 
 def _view_row(line: "Line") -> dict[str, str]:
@@ -464,15 +447,13 @@ def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: 
         say("", heading if rows else NONE_FOUND[name])
         print_rows(rows[:_SUMMARY_ROWS], "table", _FINDINGS)
         if len(rows) > _SUMMARY_ROWS:
-            say(f"and {len(rows) - _SUMMARY_ROWS} more: see --json")
+            say(f"and {len(rows) - _SUMMARY_ROWS} more: see -o json")
     say("", f"Not known: {'; '.join(findings.not_known)}.", "", "What next:")
     for what, command in next_steps(bootstrap_servers):
         say(f"  # {what}", f"  {command}")
 
 
-def _write_findings(findings: "Findings", progress: Progress, bootstrap_servers: str, json_file: Path) -> None:
+def _document(findings: "Findings", progress: Progress, bootstrap_servers: str) -> dict[str, Any]:
     states = {state.name: state.notice or "answers" for state in progress.states}
-    document: dict[str, Any] = {"cluster": bootstrap_servers, "sources": states, **findings.to_document()}
-    document["next"] = [command for _, command in next_steps(bootstrap_servers)]
-    json_file.write_text(f"{json_text(document, indent=2)}\n", encoding="utf-8")
-    remark(f"written: {json_file}")
+    following = [command for _, command in next_steps(bootstrap_servers)]
+    return {"cluster": bootstrap_servers, "sources": states, **findings.to_document(), "next": following}

@@ -17,7 +17,6 @@ import typer
 from pipeline.cli.output import FORMATS, format_option
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
-from pipeline.documents import refuse_unwritable
 from pipeline.errors import UsageError
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
@@ -151,13 +150,6 @@ JobSource = Annotated[Source, source_of(*_SOURCES)]
 MetricsPort = Annotated[
     int | None, typer.Option(help="Port of the Prometheus endpoint; 0 = any free one.", show_default="none")
 ]
-
-
-def writable(param: typer.CallbackParam, path: Path | None) -> Path | None:
-    """A callback of an option: refuses a file that cannot be written before the command does anything."""
-    if path is not None:
-        refuse_unwritable(param.opts[0], path)
-    return path
 
 
 Output = Annotated[str, format_option("table, wide, json or yaml.", FORMATS)]

@@ -9,7 +9,7 @@ that second is taken as not sent, and not sent later either.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -129,16 +129,18 @@ _NO_NAMES: Final = pa.schema([(name, pa.string()) for name in Client._fields]).e
 
 
 class Observation:
-    """Takes in usage and quotas, and gives figures at any time. One caller at a time.
+    """Takes in usage, and gives figures at any time. One caller at a time.
 
     Args:
+        quotas: Those that the brokers enforce.
         lag_ms: A second is complete so long after its end.
         is_exact: As of `Figures`.
     """
 
-    def __init__(self, lag_ms: int, is_exact: bool) -> None:
+    def __init__(self, quotas: QuotaSnapshot, lag_ms: int, is_exact: bool) -> None:
         self._lag_ms, self._is_exact = lag_ms, is_exact
         self._job = Rehearsal(Settings(), "cluster")
+        self._job.put_in_force(quotas)
         self._numbers: dict[Client, int] = {}
         self._of_user: dict[str, list[Client]] = defaultdict(list)
         self._brokers: dict[str, int] = {}
@@ -162,12 +164,6 @@ class Observation:
     def brokers(self) -> Sequence[str]:
         """The ids of the brokers that had usage."""
         return list(self._brokers)
-
-    def load(self, snapshot: QuotaSnapshot) -> None:
-        """Quotas were read. Throttles of the shadow that they change are checked."""
-        before = self._job.snapshot
-        if snapshot.quotas != before.quotas:
-            self._job.put_in_force(replace(snapshot, version=before.version + 1))
 
     def add(self, usage: pa.Table) -> None:
         """Take in usage.

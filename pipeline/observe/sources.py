@@ -1,11 +1,9 @@
-"""Where an observation gets usage and quotas from: metrics pages or the usage topic, and the brokers. Only reads.
+"""Where an observation gets usage from: metrics pages or the usage topic. Only reads.
 
 Both sources give what the job would read: scrapes go through the meter of `kquota meter prometheus`, whose topic is
 memory here, and messages through the job's reader.
 """
 
-import threading
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -13,22 +11,17 @@ import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
-from pipeline.brokers.native import NativeQuota, NativeQuotas
 from pipeline.clock import Clock
 from pipeline.cluster.access import ClusterAccess, topic_missing
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.cluster.transactions import Mark
-from pipeline.errors import PipelineError
 from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ExporterSource, ScrapeMeter
 from pipeline.meter.usage_topic import Message, UsagePublisher
 from pipeline.observe.observation import SECOND_MS
 from pipeline.stream.usage_columns import USAGE_SCHEMA, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 
-QUOTAS_EVERY_SECONDS: Final = 30.0
-
-_STOP_SECONDS: Final = 5.0
 _POLL_MS: Final = 50
 _QUIET_MS: Final = 15_000
 _BEGIN_BEFORE_MS: Final = 12_000
@@ -217,45 +210,3 @@ class TopicSource:
 
 Source = ScrapedSource | TopicSource
 """Gives usage. One caller at a time."""
-
-
-class FollowedQuotas:
-    """The native quotas, read again from time to time by a thread of their own. Use it in a `with` block.
-
-    Attributes:
-        trouble: Why they could not be read the last time; "" = they could.
-    """
-
-    def __init__(self, access: ClusterAccess) -> None:
-        self.trouble = ""
-        self._stopping = threading.Event()
-        self._native = NativeQuotas(access)
-        self._found: deque[list[NativeQuota]] = deque(maxlen=1)
-        try:
-            self._found.append(self._native.describe())
-            self.broker_ids = self._native.broker_ids()
-        except BaseException:
-            self._native.close()
-            raise
-        self._thread = threading.Thread(target=self._follow, name="native-quotas", daemon=True)
-
-    def take(self) -> list[NativeQuota] | None:
-        """The newest quotas; None if they were not read again since the last call."""
-        return self._found.pop() if self._found else None
-
-    def __enter__(self) -> "FollowedQuotas":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join(_STOP_SECONDS)
-
-    def _follow(self) -> None:
-        while not self._stopping.wait(QUOTAS_EVERY_SECONDS):
-            try:
-                self._found.append(self._native.describe())
-                self.trouble = ""
-            except PipelineError as exc:
-                self.trouble = exc.message
-        self._native.close()

@@ -186,7 +186,7 @@ def test_both_brokers_lead_partitions_log_their_requests_and_a_killed_one_is_fen
 
     assert second.pid is not None
     os.kill(second.pid, signal.SIGKILL)
-    assert second.pid is None
+    wait_until(lambda: second.pid is None, "its end")
     wait_until(lambda: members(admin) == {first.node_id}, "it to be fenced")
     admin.close()
 

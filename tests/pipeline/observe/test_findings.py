@@ -50,9 +50,7 @@ def second_of(rates: Rates, second: int) -> pa.Table:
 
 
 def observation(snapshot: QuotaSnapshot, *, is_exact: bool = True) -> Observation:
-    found = Observation(lag_ms=1_000, is_exact=is_exact)
-    found.load(snapshot)
-    return found
+    return Observation(snapshot, lag_ms=1_000, is_exact=is_exact)
 
 
 def send(seen: Observation, rates: Rates, begin: int, end: int) -> None:
@@ -210,17 +208,6 @@ def test_what_comes_late_is_in_the_shadow() -> None:
         if second:
             seen.add(second_of(produced(3 * BOUND, "1"), second - 1))
     assert [one.user for one in findings_of(seen.figures()).would_be_held] == ["alice"]
-
-
-def test_the_bound_that_was_read_last_counts() -> None:
-    seen = observation(ALICE)
-    send(seen, produced(9 * TENTH, "1", "2"), 0, 60)
-    seen.load(quotas(quota_row("alice", producer_byte_rate=2.0 * BOUND)))
-    send(seen, produced(9 * TENTH, "1", "2"), 60, 120)
-    found = findings_of(seen.figures())
-    assert found.over_quota == []
-    assert [one.bound for one in found.would_be_held] == [2.0 * BOUND]
-    assert found.would_be_held[0].held_seconds < 60
 
 
 def test_document_and_rows_have_every_finding() -> None:

@@ -43,8 +43,7 @@ class Watched:
         asked = [ExporterSource(str(number), one.url) for number, one in enumerate(brokers, 1)]
         self.brokers = brokers
         self.source = ScrapedSource(asked, self.clock)
-        self.seen = Observation(self.source.lag_ms, self.source.is_exact)
-        self.seen.load(ALICE)
+        self.seen = Observation(ALICE, self.source.lag_ms, self.source.is_exact)
 
     def round(self, seconds: float = 3.0) -> None:
         """Every target is asked once more, and its usage is taken in."""
