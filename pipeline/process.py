@@ -1,4 +1,4 @@
-"""The process of a program: its locks, background threads, children by `fork()`, heartbeat, and its end.
+"""The process of a program: its locks, background threads, children by `fork()`, and its end.
 
 The end: Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes
 itself down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called
@@ -14,10 +14,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
@@ -227,55 +226,3 @@ def paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-# What a job does that writes no micro-batch: it waits for usage, or it hangs; and whether its time is that of now.
-
-FRESH_MS: Final = 3_000
-"""A job that was seen to wait so lately still waits, as far as can be known."""
-
-LATE_AFTER_MS: Final = 15_000
-"""A job that was not seen to wait for longer hangs: no batch takes so long that does not."""
-
-AHEAD_AFTER_MS: Final = 5_000
-"""Event time may be ahead of the wall clock for as long: events up to 2 s ahead are believed, and clocks differ."""
-
-Activity = Literal["working", "idle", "hung", "unknown", "down"]
-
-
-def activity_of(is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, stalled_after_ms: int) -> Activity:
-    """What the job does: down, not running on this machine; working, while batches come; else idle, hung or unknown.
-
-    It is idle while the query was seen to wait in the last `FRESH_MS`, and hung if it was last seen to wait long ago.
-    In between it is unknown: it starts, has a long batch, or hangs. The age of a beat is negative if the job's clock is
-    ahead, or was set back since; None if there was none.
-    """
-    if not is_up:
-        return "down"
-    if batch_age_ms is not None and batch_age_ms <= stalled_after_ms:
-        return "working"
-    if beat_age_ms is not None and abs(beat_age_ms) <= FRESH_MS:
-        return "idle"
-    return "hung" if beat_age_ms is not None and beat_age_ms > LATE_AFTER_MS else "unknown"
-
-
-def ahead_ms(evaluated_at_ms: int, now_ms: int) -> int:
-    """How far the time of a batch is ahead of the wall clock; 0 up to `AHEAD_AFTER_MS`, which means nothing.
-
-    A clock that was ahead has dated the batch, and was set back since; or the machines' clocks differ.
-    """
-    found_ms = evaluated_at_ms - now_ms
-    return found_ms if found_ms > AHEAD_AFTER_MS else 0
-
-
-@dataclass(frozen=True, slots=True)
-class JobSigns:
-    """What this machine knows of a job, looked up when it is called.
-
-    Attributes:
-        process: The process of this machine that holds the job's lock, as text; None if none does.
-        last_wait_ms: When the job was last seen to wait for usage, by its wall clock; None if that is not known here.
-    """
-
-    process: Callable[[], str | None]
-    last_wait_ms: Callable[[], int | None] = lambda: None

@@ -19,7 +19,7 @@ from pipeline.tables.address import full_address, table_uri
 from quota.entity import label
 
 if TYPE_CHECKING:
-    from pipeline.job.status import JobStatus
+    from pipeline.job.status import Health, JobStatus
 
 
 def doctor(source: JobSource) -> None:
@@ -49,7 +49,7 @@ def status(
     Reads the tables and what lies next to them, not the cluster.
     Exit codes: 0 the job is up; 1 it is down.
     """
-    from pipeline.job.status import is_down, status_of
+    from pipeline.job.status import status_of
     from pipeline.tables.broker_quotas import running_sync
 
     settings = source.settings()
@@ -61,7 +61,8 @@ def status(
     else:
         lines = _lines(found, "none on this machine" if sync is None else f"up, process {sync}")
         say(*(f"{subject:<7} {text}" for subject, text in lines))
-    if is_down(settings, found.process, found.last_batch_age_ms):
+    # Without a lock of this machine a job that writes batches runs on another one.
+    if found.health.process is None and found.health.state != "live":
         raise typer.Exit(1)
 
 
@@ -81,7 +82,7 @@ def _lines(found: "JobStatus", sync: str) -> list[tuple[str, str]]:
         some = ", ".join(found.one_by_one[:_SHOWN]) + (" and others" if len(found.one_by_one) > _SHOWN else "")
         held += f"; of user {some} each client on its own: a row gives all or too many client-ids a sensor of their own"
     return [
-        ("job", f"{found.job}: {_process_text(found)}"),
+        ("job", f"{found.job}: {_job_text(found.health)}"),
         ("batch", _batch_text(found)),
         ("quotas", quotas),
         ("mode", found.mode),
@@ -105,29 +106,20 @@ def _nearest_text(found: "JobStatus") -> str:
     return f"{who} at {share}, by the quota of {sensor}, as of {as_iso(found.rates_at_ms)} UTC"
 
 
-def _process_text(found: "JobStatus") -> str:
-    if not found.process:
-        return "down on this machine"
-    up, looked_ms = f"up, process {found.process}", found.last_wait_age_ms
-    looked = f"it last looked for usage {(looked_ms or 0) / 1000:.1f} s ago"
-    if found.activity == "idle":
-        return f"{up}; it waits for usage"
-    if found.activity == "hung":
-        return f"{up}; it hangs: {looked}"
-    if found.activity == "unknown" and (looked_ms is None or looked_ms < 0):
-        return f"{up}; it has not yet looked for usage: it starts, or hangs"
-    return f"{up}; {looked}: a batch takes long, or it hangs" if found.activity == "unknown" else up
+def _job_text(health: "Health") -> str:
+    up = f"up, process {health.process}" if health.process else "down on this machine"
+    return up if health.state == "live" else f"{up}. {health.title}. {health.text}"
 
 
 def _batch_text(found: "JobStatus") -> str:
-    if found.last_batch_age_ms is None or found.lag_ms is None:
+    health = found.health
+    if health.last_batch_age_ms is None or health.lag_ms is None:
         return "none yet"
     epoch = f", time epoch {found.time_epoch}" if found.time_epoch else ""
-    ahead = f"its time is {found.ahead_ms / 1000:.1f} s ahead of the wall clock"
-    lag = f"its newest event was then {found.lag_ms / 1000:.1f} s old"
-    return (
-        f"{found.last_batch_id}, {found.last_batch_age_ms / 1000:.1f} s ago{epoch}; {ahead if found.ahead_ms else lag}"
-    )
+    ahead = f"its time is {health.ahead_ms / 1000:.1f} s ahead of the wall clock"
+    lag = f"its newest event was then {health.lag_ms / 1000:.1f} s old"
+    age = f"{health.last_batch_age_ms / 1000:.1f} s ago"
+    return f"{found.last_batch_id}, {age}{epoch}; {ahead if health.ahead_ms else lag}"
 
 
 # `kquota config`.

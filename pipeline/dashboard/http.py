@@ -27,7 +27,7 @@ from starlette.routing import Route
 from pipeline.dashboard.client import SEE
 from pipeline.dashboard.reader import Feed, TablesReader, encoded
 from pipeline.dashboard.views import PARAMETERS, Answers, View, read_query
-from pipeline.process import JobSigns
+from pipeline.job.status import JobSigns
 from pipeline.settings.model import Settings
 from pipeline.web import (
     Guard,

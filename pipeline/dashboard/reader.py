@@ -13,10 +13,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipeline.clock import wall_ms
-from pipeline.dashboard.state import State, health
+from pipeline.dashboard.state import State
 from pipeline.documents import json_text
 from pipeline.errors import PipelineError, TableMissing, Unreachable
-from pipeline.process import Background, JobSigns
+from pipeline.job.status import JobSigns, health
+from pipeline.process import Background
 from pipeline.settings.model import EngineSettings, PurgatorySettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.opening import open_table

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from pipeline.command_line import command_text
-from pipeline.process import activity_of, ahead_ms
+from pipeline.job.status import Health
 from pipeline.tables.rates import NEAR
 from pipeline.tables.throttles import Held, count_text
 from quota.units import age_text, rate_text
@@ -225,120 +224,6 @@ def event_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "at_ms": written_ms(row),
         "verb": verb(row),
     }
-
-
-# Whether the pipeline works. Pure. If data stops, a banner shows it.
-
-STALLED_AFTER_MS: Final = 5_000
-"""How old the newest micro-batch may be before the page shows a banner."""
-
-_LAPSE: Final = "Running throttles end by themselves; no new ones begin. The figures below are that old."
-
-_AHEAD: Final = "The time of the rates is {} ahead of the wall clock: a clock was set back, and usage of now is late."
-
-HealthState = Literal["live", "starting", "quiet", "hung", "stalled", "down", "unreadable"]
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The state of the pipeline at an instant.
-
-    Attributes:
-        state: live: micro-batches come. starting: none is stored yet. quiet: no batch comes, as the job waits for usage
-            and finds none. hung: no batch comes, and the job does not even look for usage. stalled: no batch comes, and
-            which of the two it is, or whether the job lives, is not known here. down: the job's process is gone.
-            unreadable: the tables cannot be read.
-        text: What it means and what to do; "" if all is well.
-        last_batch_age_ms: How long ago the newest batch was collected, by wall clock; None without one.
-        lag_ms: How old the newest event of that batch was then.
-        process: The job's process on this machine; None if it is not known to run.
-        ahead_ms: How far the time of that batch is ahead of the wall clock now.
-    """
-
-    state: HealthState
-    title: str
-    text: str
-    last_batch_age_ms: int | None
-    lag_ms: int | None
-    process: str | None
-    ahead_ms: int = 0
-
-
-def health(
-    now_ms: int,
-    batch: Mapping[str, Any] | None,
-    process: str | None,
-    *,
-    was_seen: bool,
-    waited_ms: int | None = None,
-    collected_ms: int | None = None,
-    failure: str | None = None,
-) -> Health:
-    """Judge the pipeline.
-
-    Args:
-        batch: The newest row of `batches`.
-        process: The job's process on this machine; None if its lock is free.
-        was_seen: A process of this machine held the job's lock since the dashboard started. Without that, a missing
-            process proves nothing: the job may run on another machine.
-        waited_ms: When the job was last seen to wait for usage, by wall clock.
-        collected_ms: When that batch was collected, by the clock of `now_ms`; None = by the batch. A batch whose
-            clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.
-        failure: Why the tables cannot be read; None if they can.
-    """
-    at_ms = batch["processed_at_ms"] if collected_ms is None and batch is not None else collected_ms
-    age_ms = None if batch is None or at_ms is None else max(now_ms - at_ms, 0)
-    lag_ms = None if batch is None else max(batch["processed_at_ms"] - batch["evaluated_at_ms"], 0)
-    ahead = 0 if batch is None else ahead_ms(batch["evaluated_at_ms"], now_ms)
-    wait_age_ms = None if waited_ms is None else now_ms - waited_ms
-    if failure is not None:
-        found: tuple[HealthState, str, str] = ("unreadable", "The tables cannot be read", failure)
-    elif age_ms is None:
-        found = _without_batch(process, wait_age_ms)
-    elif age_ms <= STALLED_AFTER_MS and (process is not None or not was_seen):
-        found = ("live", "Live", _AHEAD.format(age_text(ahead)) if ahead else "")
-    elif process is None:
-        found = _gone(age_ms, was_seen)
-    else:
-        found = _without_news(age_ms, process, wait_age_ms)
-    return Health(*found, age_ms, lag_ms, process, ahead)
-
-
-def _without_batch(process: str | None, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
-    title = "The job has written no micro-batch yet"
-    if process is None:
-        command = command_text("run")
-        return "starting", "No micro-batch is stored yet", f"Start the job: {command}."
-    activity = activity_of(True, None, wait_age_ms, STALLED_AFTER_MS)
-    if activity == "hung":
-        return "hung", title, f"It hangs: {_last_look(process, wait_age_ms)}"
-    return "starting", title, f"Its process {process} {'waits for usage' if activity == 'idle' else 'runs'}."
-
-
-def _without_news(age_ms: int, process: str, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
-    """Of a job that lives."""
-    since, activity = f"for {age_text(age_ms)}", activity_of(True, age_ms, wait_age_ms, STALLED_AFTER_MS)
-    if activity == "idle":
-        text = f"The job's process {process} works: it looks for usage, and no client has used anything."
-        return "quiet", f"Quiet: no usage {since}", text
-    if activity == "hung":
-        return "hung", f"The job hangs: no micro-batch {since}", f"{_last_look(process, wait_age_ms)} {_LAPSE}"
-    if wait_age_ms is None or wait_age_ms < 0:
-        seen = "runs, and was not yet seen to wait for usage: it starts, or hangs"
-    else:
-        seen = f"last looked for usage {age_text(wait_age_ms)} ago: a batch takes long, or it hangs"
-    return "stalled", f"No micro-batch {since}", f"The job's process {process} {seen}. {_LAPSE}"
-
-
-def _gone(age_ms: int, was_seen: bool) -> tuple[HealthState, str, str]:
-    age = age_text(age_ms)
-    if was_seen:
-        return "down", "The job has ended", f"Its last micro-batch was {age} ago. {_LAPSE}"
-    return "stalled", f"No micro-batch for {age}", f"No job runs on these tables on this machine. {_LAPSE}"
-
-
-def _last_look(process: str, wait_age_ms: int | None) -> str:
-    return f"Its process {process} last looked for usage {age_text(wait_age_ms or 0)} ago; its log may have the reason."
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,11 @@ from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, TableMissing, Unreachable
 from pipeline.job.job_run import refuse_other_messages
-from pipeline.job.status import job_process, last_beat_ms, stalled_after_ms
+from pipeline.job.status import ahead_ms, job_process, last_beat_ms, stalled_after_ms
 from pipeline.jvm.jars import JarStore, jars_of
 from pipeline.jvm.java import CHOSEN, find_java
 from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
-from pipeline.process import ahead_ms
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import Checkpoint, CheckpointFiles, spans_of

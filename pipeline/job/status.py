@@ -6,15 +6,16 @@ commit and by the transactional id.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pipeline.command_line import command_text
 from pipeline.errors import Conflict
-from pipeline.process import FRESH_MS, Activity, JobSigns, LockHeld, ProcessLock, activity_of, ahead_ms, holder_of
+from pipeline.process import LockHeld, ProcessLock, holder_of
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address, is_local, local_file
 from pipeline.tables.queries import newest_batch_under
@@ -23,6 +24,7 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import read_rates
 from pipeline.tables.throttles import Held, running_throttles
 from quota.resolution import held_one_by_one
+from quota.units import age_text
 
 
 def job_lock_file(run_dir: Path, job: str, tables_root: str) -> Path:
@@ -101,6 +103,19 @@ def last_beat_ms(run_dir: Path, job: str, tables_root: str) -> int | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class JobSigns:
+    """What this machine knows of a job, looked up when it is called.
+
+    Attributes:
+        process: The process of this machine that holds the job's lock, as text; None if none does.
+        last_wait_ms: When the job was last seen to wait for usage, by its wall clock; None if that is not known here.
+    """
+
+    process: Callable[[], str | None]
+    last_wait_ms: Callable[[], int | None] = lambda: None
+
+
 def signs_of(run_dir: Path, job: str, tables_root: str) -> JobSigns:
     """What this machine knows of the job that has this run folder, name and tables."""
     place = run_dir, job, tables_root
@@ -111,6 +126,150 @@ def _heartbeat_file(run_dir: Path, job: str, tables_root: str) -> Path:
     return job_lock_file(run_dir, job, tables_root).with_suffix(".heartbeat")
 
 
+# Whether the pipeline works. Pure. `kquota status` says it, and a banner of the page if data stops.
+
+STALLED_AFTER_MS: Final = 5_000
+"""How old the newest micro-batch may be before the page shows a banner."""
+
+FRESH_MS: Final = 3_000
+"""A job that was seen to wait so lately still waits, as far as can be known."""
+
+LATE_AFTER_MS: Final = 15_000
+"""A job that was not seen to wait for longer hangs: no batch takes so long that does not."""
+
+AHEAD_AFTER_MS: Final = 5_000
+"""Event time may be ahead of the wall clock for as long: events up to 2 s ahead are believed, and clocks differ."""
+
+
+_LAPSE: Final = "Running throttles end by themselves; no new ones begin. The figures below are that old."
+
+_AHEAD: Final = "The time of the rates is {} ahead of the wall clock: a clock was set back, and usage of now is late."
+
+HealthState = Literal["live", "starting", "quiet", "hung", "stalled", "down", "unreadable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The state of the pipeline at an instant.
+
+    Attributes:
+        state: live: micro-batches come. starting: none is stored yet. quiet: no batch comes, as the job waits for usage
+            and finds none. hung: no batch comes, and the job does not even look for usage. stalled: no batch comes, and
+            which of the two it is, or whether the job lives, is not known here. down: the job's process is gone.
+            unreadable: the tables cannot be read.
+        text: What it means and what to do; "" if all is well.
+        last_batch_age_ms: How long ago the newest batch was collected, by wall clock; None without one.
+        lag_ms: How old the newest event of that batch was then.
+        process: The job's process on this machine; None if it is not known to run.
+        ahead_ms: How far the time of that batch is ahead of the wall clock now.
+    """
+
+    state: HealthState
+    title: str
+    text: str
+    last_batch_age_ms: int | None
+    lag_ms: int | None
+    process: str | None
+    ahead_ms: int = 0
+
+
+def health(
+    now_ms: int,
+    batch: Mapping[str, Any] | None,
+    process: str | None,
+    *,
+    was_seen: bool,
+    waited_ms: int | None = None,
+    collected_ms: int | None = None,
+    failure: str | None = None,
+    stalled_after_ms: int = STALLED_AFTER_MS,
+) -> Health:
+    """Judge the pipeline.
+
+    Args:
+        batch: The newest row of `batches`.
+        process: The job's process on this machine; None if its lock is free.
+        was_seen: The job is one of this machine: a process held its lock since the dashboard started, or the lock lies
+            next to the tables. Without that, a missing process proves nothing: the job may run on another machine.
+        waited_ms: When the job was last seen to wait for usage, by wall clock.
+        collected_ms: When that batch was collected, by the clock of `now_ms`; None = by the batch. A batch whose
+            clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.
+        failure: Why the tables cannot be read; None if they can.
+        stalled_after_ms: How old the newest batch may be before it is a sign of trouble, or of no usage.
+    """
+    at_ms = batch["processed_at_ms"] if collected_ms is None and batch is not None else collected_ms
+    age_ms = None if batch is None or at_ms is None else max(now_ms - at_ms, 0)
+    lag_ms = None if batch is None else max(batch["processed_at_ms"] - batch["evaluated_at_ms"], 0)
+    ahead = 0 if batch is None else ahead_ms(batch["evaluated_at_ms"], now_ms)
+    wait_age_ms = None if waited_ms is None else now_ms - waited_ms
+    if failure is not None:
+        found: tuple[HealthState, str, str] = ("unreadable", "The tables cannot be read", failure)
+    elif age_ms is None:
+        found = _without_batch(process, wait_age_ms)
+    elif age_ms <= stalled_after_ms and (process is not None or not was_seen):
+        found = ("live", "Live", _AHEAD.format(age_text(ahead)) if ahead else "")
+    elif process is None:
+        found = _gone(age_ms, was_seen)
+    else:
+        found = _without_news(age_ms, process, wait_age_ms)
+    return Health(*found, age_ms, lag_ms, process, ahead)
+
+
+def ahead_ms(evaluated_at_ms: int, now_ms: int) -> int:
+    """How far the time of a batch is ahead of the wall clock; 0 up to `AHEAD_AFTER_MS`, which means nothing.
+
+    A clock that was ahead has dated the batch, and was set back since; or the machines' clocks differ.
+    """
+    found_ms = evaluated_at_ms - now_ms
+    return found_ms if found_ms > AHEAD_AFTER_MS else 0
+
+
+def _waits(wait_age_ms: int | None) -> bool:
+    """Whether the query was seen to wait just now. The age is negative if its clock is ahead, or was set back since."""
+    return wait_age_ms is not None and abs(wait_age_ms) <= FRESH_MS
+
+
+def _hangs(wait_age_ms: int | None) -> bool:
+    """Whether it was last seen to wait long ago. In between nothing is known: it starts, has a long batch, or hangs."""
+    return wait_age_ms is not None and wait_age_ms > LATE_AFTER_MS
+
+
+def _without_batch(process: str | None, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
+    title = "The job has written no micro-batch yet"
+    if process is None:
+        command = command_text("run")
+        return "starting", "No micro-batch is stored yet", f"Start the job: {command}."
+    if _hangs(wait_age_ms):
+        return "hung", title, f"It hangs: {_last_look(process, wait_age_ms)}"
+    return "starting", title, f"Its process {process} {'waits for usage' if _waits(wait_age_ms) else 'runs'}."
+
+
+def _without_news(age_ms: int, process: str, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
+    """Of a job that lives."""
+    since = f"for {age_text(age_ms)}"
+    if _waits(wait_age_ms):
+        text = f"The job's process {process} works: it looks for usage, and no client has used anything."
+        return "quiet", f"Quiet: no usage {since}", text
+    if _hangs(wait_age_ms):
+        return "hung", f"The job hangs: no micro-batch {since}", f"{_last_look(process, wait_age_ms)} {_LAPSE}"
+    if wait_age_ms is None or wait_age_ms < 0:
+        seen = "runs, and was not yet seen to wait for usage: it starts, or hangs"
+    else:
+        seen = f"last looked for usage {age_text(wait_age_ms)} ago: a batch takes long, or it hangs"
+    return "stalled", f"No micro-batch {since}", f"The job's process {process} {seen}. {_LAPSE}"
+
+
+def _gone(age_ms: int, was_seen: bool) -> tuple[HealthState, str, str]:
+    age = age_text(age_ms)
+    if was_seen:
+        return "down", "The job has ended", f"Its last micro-batch was {age} ago. {_LAPSE}"
+    return "stalled", f"No micro-batch for {age}", f"No job runs on these tables on this machine. {_LAPSE}"
+
+
+def _last_look(process: str, wait_age_ms: int | None) -> str:
+    return f"Its process {process} last looked for usage {age_text(wait_age_ms or 0)} ago; its log may have the reason."
+
+
 _TRIGGERS: Final = 3
 
 
@@ -119,16 +278,8 @@ class JobStatus:
     """The state of a job and its tables at an instant.
 
     Attributes:
-        state: up: a process of this machine holds its lock; down: none does.
-        process: That process's id as text; None if it is down.
         last_batch_id: The newest recorded micro-batch; None if there is none.
-        last_batch_age_ms: How long ago it was read; 0 for one that was stored after the command began.
-        lag_ms: How old its newest event was then; below 0 if its time was ahead of the driver's clock. None without a
-            batch.
         time_epoch: How often event time had begun again by then. None without a batch.
-        ahead_ms: How far its time is ahead of the wall clock now, see `pipeline.process.ahead_ms`; 0 without a batch.
-        last_wait_age_ms: How long ago its query was last seen to wait for usage; None if that is not known here.
-            Negative if its clock is ahead, or was set back since, by more than `pipeline.process.FRESH_MS`.
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
@@ -139,15 +290,9 @@ class JobStatus:
     """
 
     job: str
-    state: Literal["up", "down"]
-    process: str | None
+    health: Health
     last_batch_id: int | None
-    last_batch_age_ms: int | None
-    lag_ms: int | None
     time_epoch: int | None
-    ahead_ms: int
-    activity: Activity
-    last_wait_age_ms: int | None
     last_batch_quotas: int | None
     quotas: int
     newest_quotas: int
@@ -162,32 +307,27 @@ class JobStatus:
 
 
 def status_of(settings: Settings, now_ms: int) -> JobStatus:
-    """The state at `now_ms`, by wall clock; `InvalidQuotas` if no version of the quotas is valid.
-
-    A job that runs on another machine is down here; its last batch shows that it works.
-    """
+    """The state at `now_ms`, by wall clock; `InvalidQuotas` if no version of the quotas is valid."""
     root, table = settings.tables.root, QuotaTable(settings.tables.root)
     place = settings.run_dir, settings.job, root
     process, waited_ms = job_process(*place), last_beat_ms(*place)
     newest, batch = table.read(), newest_batch_under(root)
-    batch_age_ms = None if batch is None else max(now_ms - batch["processed_at_ms"], 0)
-    wait_age_ms = None if waited_ms is None else now_ms - waited_ms
-    if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:
-        wait_age_ms = 0  # the query waited again while the tables were read; more is a clock that was set back
+    found = health(
+        now_ms,
+        batch,
+        process,
+        was_seen=is_local(root),
+        waited_ms=waited_ms,
+        stalled_after_ms=stalled_after_ms(settings),
+    )
     in_force = newest_valid(table, newest.version)
     held = Held(running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms))
     nearest, rates_at_ms = read_rates(root, lambda rates: (rates.nearest(1), rates.as_of_ms))
     return JobStatus(
         job=settings.job,
-        state="down" if process is None else "up",
-        process=process,
+        health=found,
         last_batch_id=None if batch is None else batch["batch_id"],
-        last_batch_age_ms=batch_age_ms,
-        lag_ms=None if batch is None else batch["processed_at_ms"] - batch["evaluated_at_ms"],
         time_epoch=None if batch is None else batch["time_epoch"],
-        ahead_ms=0 if batch is None else ahead_ms(batch["evaluated_at_ms"], now_ms),
-        activity=activity_of(process is not None, batch_age_ms, wait_age_ms, stalled_after_ms(settings)),
-        last_wait_age_ms=wait_age_ms,
         last_batch_quotas=None if batch is None else batch["quota_version"],
         quotas=in_force.version,
         newest_quotas=newest.version,
@@ -200,18 +340,6 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         bootstrap_servers=settings.kafka.bootstrap_servers,
         tables=full_address(root),
     )
-
-
-def is_down(settings: Settings, process: str | None, batch_age_ms: int | None) -> bool:
-    """Whether the job is down, by the process that holds its lock here and the age of its newest batch.
-
-    A lock next to the tables knows every job on a local disk. Tables in a store may have a job on another machine: that
-    is down if it wrote no batch lately.
-    """
-    if process is not None:
-        return False
-    is_elsewhere = not is_local(settings.tables.root)
-    return not (is_elsewhere and batch_age_ms is not None and batch_age_ms <= stalled_after_ms(settings))
 
 
 def stalled_after_ms(settings: Settings) -> int:

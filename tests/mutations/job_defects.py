@@ -80,18 +80,9 @@ DEFECTS: Final = (
         _LOCK,
     ),
     Defect(
-        "a wait that was seen while the tables were read has a negative age",
-        "status_of",
-        ("if wait_age_ms is not None and -FRESH_MS <= wait_age_ms < 0:", "if False:"),
-        _LOCK,
-    ),
-    Defect(
         "a job on another machine is down, though it writes batches",
-        "is_down",
-        (
-            "return not (is_elsewhere and batch_age_ms is not None and batch_age_ms <= stalled_after_ms(settings))",
-            "return True",
-        ),
+        "status_of",
+        ("was_seen=is_local(root)", "was_seen=True"),
         _LOCK,
     ),
     Defect(
@@ -102,7 +93,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "time that is ahead of the wall clock is not seen",
-        "pipeline.process:ahead_ms",
+        "pipeline.job.status:ahead_ms",
         "lambda original, *_: 0",
         f"{_DOCTOR} {_LOCK}",
     ),

@@ -165,23 +165,22 @@ def _of_record(row: dict[str, Any]) -> Iterator[Fact]:
 def _of_status(found: dict[str, Any]) -> Iterator[Fact]:
     yield ("held",), (found["held_users"], found["held_clients"])
     yield ("batch",), found["last_batch_id"]
-    yield ("batch age",), found["last_batch_age_ms"]
-    yield ("delay",), max(found["lag_ms"], 0)
-    yield ("ahead",), found["ahead_ms"]
+    yield from _of_health(found["health"])
     yield ("quotas",), found["quotas"]
     yield ("newest quotas",), found["newest_quotas"]
     yield ("mode",), found["mode"]
-    yield ("process",), found["process"]
+
+
+def _of_health(health: dict[str, Any]) -> Iterator[Fact]:
+    for name in ("last_batch_age_ms", "lag_ms", "ahead_ms", "process"):
+        yield (name,), health[name]
 
 
 def _of_summary(found: dict[str, Any]) -> Iterator[Fact]:
-    health, quotas = found["health"], found["quotas"]
+    quotas = found["quotas"]
+    yield from _of_health(found["health"])
     yield ("holds",), found["totals"]["throttled"]
     yield ("batch",), found["batch_id"]
-    yield ("batch age",), health["last_batch_age_ms"]
-    yield ("delay",), health["lag_ms"]
-    yield ("ahead",), health["ahead_ms"]
-    yield ("process",), health["process"]
     yield ("quotas",), quotas["version"]
     yield ("newest quotas",), quotas["newest_version"]
     yield ("mode",), quotas["mode"]

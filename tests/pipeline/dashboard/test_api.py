@@ -14,7 +14,7 @@ from pipeline.command_line import TABLES_ROOT, carry
 from pipeline.dashboard.http import build_app
 from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.views import PARAMETERS, Answers
-from pipeline.process import JobSigns
+from pipeline.job.status import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.table import QuotaTable

@@ -25,7 +25,7 @@ from pipeline.dashboard.client import (
     step_ms,
 )
 from pipeline.dashboard.reader import TablesReader
-from pipeline.process import JobSigns
+from pipeline.job.status import JobSigns
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform

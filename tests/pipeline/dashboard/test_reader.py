@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.dashboard.reader import TablesReader
-from pipeline.process import JobSigns
+from pipeline.job.status import JobSigns
 from tests.pipeline.dashboard.lived_tables import LivedTables
 from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
 

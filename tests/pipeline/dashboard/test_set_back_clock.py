@@ -9,8 +9,7 @@ import pytest
 from pipeline.dashboard.client import RANGES, client_document
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.views import pipeline_document
-from pipeline.job.status import status_of
-from pipeline.process import JobSigns
+from pipeline.job.status import JobSigns, status_of
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.table import QuotaTable
@@ -81,7 +80,7 @@ def clients(root: str, _: SteppedTables) -> Any:
 
 def status(root: str, tables: SteppedTables) -> Any:
     found = status_of(settings_of(root), tables.now_ms)
-    return found.last_batch_id, found.last_batch_age_ms, found.lag_ms, found.ahead_ms
+    return found.last_batch_id, found.health.last_batch_age_ms, found.health.lag_ms, found.health.ahead_ms
 
 
 def held(root: str, tables: SteppedTables) -> Any:

@@ -13,8 +13,17 @@ import pytest
 
 from pipeline.brokers.running import sync_lock
 from pipeline.errors import Conflict
-from pipeline.job.status import Heartbeat, is_down, job_lock, last_beat_ms, signs_of, status_of
-from pipeline.process import FRESH_MS, LATE_AFTER_MS, activity_of
+from pipeline.job.status import (
+    FRESH_MS,
+    LATE_AFTER_MS,
+    STALLED_AFTER_MS,
+    Heartbeat,
+    health,
+    job_lock,
+    last_beat_ms,
+    signs_of,
+    status_of,
+)
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.cli.running import kquota, new_tables
 from tests.pipeline.demo.played import new_job, throttle_one
@@ -27,11 +36,15 @@ def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(tmp_path: Pa
     throttle_one(job)
     batch_ms = job.clock.wall_ms - 1_000
     found = status_of(job.settings, job.clock.wall_ms)
-    assert (found.last_batch_id, found.last_batch_age_ms, found.lag_ms) == (2, job.clock.wall_ms - batch_ms, 0)
+    assert (found.last_batch_id, found.health.last_batch_age_ms, found.health.lag_ms) == (
+        2,
+        job.clock.wall_ms - batch_ms,
+        0,
+    )
     assert (found.held_users, found.held_clients) == (1, 0)
     assert (found.mode, found.quotas) == ("enforce", job.quotas.pin().version)
-    assert (found.state, found.process) == ("down", None)
-    assert status_of(job.settings, batch_ms - 1).last_batch_age_ms == 0, "stored while the command was starting"
+    assert (found.health.state, found.health.process) == ("down", None)
+    assert status_of(job.settings, batch_ms - 1).health.last_batch_age_ms == 0, "stored while the command was starting"
 
 
 @pytest.mark.parametrize(
@@ -52,22 +65,19 @@ def test_a_job_is_up_while_a_process_holds_the_lock_of_its_tables(run_dir: str, 
     root = new_tables(tmp_path / "tables")
     settings = Settings(tables=TablesSettings(root=root), run_dir=tmp_path / "run")
     with job_lock(tmp_path / run_dir, "kquota", root):
-        assert status_of(settings, 0).state == "up"
-    assert status_of(settings, 0).state == "down"
+        assert status_of(settings, 0).health.process
+    assert status_of(settings, 0).health.process is None
 
 
-@pytest.mark.parametrize(("beat_ms", "age_ms"), [(9_970, 30), (10_000, 0), (10_030, 0), (13_000, 0), (13_001, -3_001)])
-def test_a_wait_seen_while_the_tables_were_read_is_0_ms_old(tmp_path: Path, beat_ms: int, age_ms: int) -> None:
-    settings = Settings(tables=TablesSettings(root=new_tables(tmp_path / "tables")), run_dir=tmp_path / "run")
-    Heartbeat(settings.run_dir, settings.job, settings.tables.root).beat(beat_ms)
-    assert status_of(settings, 10_000).last_wait_age_ms == age_ms
-
-
-@pytest.mark.parametrize(("age_ms", "down"), [(10_000, False), (10_001, True), (None, True)])
-def test_a_job_on_tables_in_a_store_is_up_while_it_writes_batches(age_ms: int | None, down: bool) -> None:
-    settings = Settings(tables=TablesSettings(root="s3://bucket/tables"))
-    assert is_down(settings, None, age_ms) is down
-    assert not is_down(settings, "4711", None)
+@pytest.mark.parametrize(("root", "age_ms", "code"), [("store", 9_000, 0), ("store", 11_000, 1), ("folder", 9_000, 1)])
+def test_a_job_on_tables_in_a_store_is_up_while_it_writes_batches(
+    root: str, age_ms: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = new_job(tmp_path)
+    throttle_one(job)
+    monkeypatch.setattr("pipeline.job.status.is_local", lambda _root: root == "folder")
+    monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: (job.clock.wall_ms - 1_000 + age_ms) * 1_000_000)
+    assert kquota("status", "--tables", job.settings.tables.root).exit_code == code
 
 
 def test_an_invalid_version_of_the_quotas_is_not_in_force(tmp_path: Path) -> None:
@@ -90,11 +100,12 @@ def test_the_command_prints_lines_for_people_and_one_document_for_programs(tmp_p
     assert (people.exit_code, people.stderr) == (1, "")
     lines = dict(line.split(maxsplit=1) for line in people.stdout.splitlines())
     assert list(lines) == ["job", "batch", "quotas", "mode", "held", "nearest", "sync", "kafka", "tables"]
-    assert (lines["job"], lines["batch"]) == ("kquota: down on this machine", "none yet")
+    assert lines["job"].startswith("kquota: down on this machine. No micro-batch is stored yet. Start the job: ")
+    assert lines["batch"] == "none yet"
     assert (lines["nearest"], lines["sync"]) == ("no rates yet", "none on this machine")
     assert (lines["kafka"], lines["tables"]) == ("broker:9092", root)
     document = json.loads(kquota("status", "--tables", root, "-o", "json").stdout)
-    assert (document["state"], document["quotas"], document["last_batch_id"]) == ("down", 1, None)
+    assert (document["health"]["process"], document["quotas"], document["last_batch_id"]) == (None, 1, None)
 
 
 def test_the_client_nearest_to_its_quota_is_named_with_its_sensor_and_the_time(tmp_path: Path) -> None:
@@ -135,30 +146,102 @@ with job_lock(*place):
 """
 
 
+def batch(age_ms: int) -> dict[str, int]:
+    return {"processed_at_ms": NOW_MS - age_ms, "evaluated_at_ms": NOW_MS - age_ms - 300}
+
+
 @pytest.mark.parametrize(
-    ("is_up", "batch_age_ms", "beat_age_ms", "expected"),
+    ("age_ms", "process", "was_seen", "state"),
     [
-        (True, 10_000, None, "working"),
-        (True, 10_000, 999_999, "working"),
-        (True, 10_001, 0, "idle"),
-        (True, 10_001, 2_900, "idle"),
-        (True, 10_001, 3_000, "idle"),
-        (True, 10_001, 3_100, "unknown"),
-        (True, 10_001, -3_000, "idle"),
-        (True, 10_001, -3_100, "unknown"),  # the clock was set back since
-        (True, 10_001, LATE_AFTER_MS, "unknown"),
-        (True, 10_001, LATE_AFTER_MS + 1, "hung"),
-        (True, None, 0, "idle"),
-        (True, None, None, "unknown"),
-        (True, 10_001, None, "unknown"),
-        (False, 0, 0, "down"),
-        (False, None, None, "down"),
+        (0, "7", True, "live"),
+        (STALLED_AFTER_MS, "7", True, "live"),
+        (STALLED_AFTER_MS + 1, "7", True, "stalled"),
+        (0, None, True, "down"),  # killed just now
+        (STALLED_AFTER_MS + 1, None, True, "down"),
+        (0, None, False, "live"),  # a job of another machine
+        (STALLED_AFTER_MS, None, False, "live"),
+        (STALLED_AFTER_MS + 1, None, False, "stalled"),
+        (-500, "7", True, "live"),  # the job's clock is ahead
+        (None, "7", True, "starting"),
+        (None, None, False, "starting"),
     ],
 )
-def test_what_it_does_follows_from_its_process_its_batch_and_when_it_waited(
-    is_up: bool, batch_age_ms: int | None, beat_age_ms: int | None, expected: str
+def test_the_state_follows_from_batch_and_process(
+    age_ms: int | None, process: str | None, was_seen: bool, state: str
 ) -> None:
-    assert activity_of(is_up, batch_age_ms, beat_age_ms, 10_000) == expected
+    found = health(NOW_MS, None if age_ms is None else batch(age_ms), process, was_seen=was_seen)
+    assert found.state == state
+    assert (found.text == "") == (state == "live")
+
+
+def test_before_the_first_batch_it_says_how_to_start_the_job() -> None:
+    assert health(NOW_MS, None, None, was_seen=False).text.endswith("kquota run.")
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "wait_age_ms", "state", "title"),
+    [
+        (STALLED_AFTER_MS, None, "live", "Live"),
+        (STALLED_AFTER_MS, LATE_AFTER_MS + 1, "live", "Live"),
+        (20_000, 0, "quiet", "Quiet: no usage for 20 s"),
+        (20_000, 2_900, "quiet", "Quiet: no usage for 20 s"),
+        (20_000, FRESH_MS, "quiet", "Quiet: no usage for 20 s"),
+        (20_000, 3_100, "stalled", "No micro-batch for 20 s"),
+        (20_000, LATE_AFTER_MS, "stalled", "No micro-batch for 20 s"),
+        (20_000, LATE_AFTER_MS + 1, "hung", "The job hangs: no micro-batch for 20 s"),
+        (20_000, -500, "quiet", "Quiet: no usage for 20 s"),  # the job's clock is ahead
+        (20_000, -3_100, "stalled", "No micro-batch for 20 s"),  # the clock was set back since
+        (20_000, None, "stalled", "No micro-batch for 20 s"),
+        (None, 0, "starting", "The job has written no micro-batch yet"),
+        (None, LATE_AFTER_MS + 1, "hung", "The job has written no micro-batch yet"),
+    ],
+)
+def test_a_job_that_waits_for_usage_is_quiet_and_one_that_does_not_hangs(
+    age_ms: int | None, wait_age_ms: int | None, state: str, title: str
+) -> None:
+    waited_ms = None if wait_age_ms is None else NOW_MS - wait_age_ms
+    found = health(NOW_MS, None if age_ms is None else batch(age_ms), "7", was_seen=True, waited_ms=waited_ms)
+    assert (found.state, found.title) == (state, title)
+    assert ("throttles end by themselves" in found.text) == (state in {"hung", "stalled"} and age_ms is not None)
+
+
+@pytest.mark.parametrize(
+    ("wait_age_ms", "text"),
+    [
+        (3_100, "The job's process 7 last looked for usage 3 s ago: a batch takes long, or it hangs."),
+        (-3_100, "The job's process 7 runs, and was not yet seen to wait for usage: it starts, or hangs."),
+        (None, "The job's process 7 runs, and was not yet seen to wait for usage: it starts, or hangs."),
+    ],
+)
+def test_without_a_fresh_beat_it_says_what_is_not_known(wait_age_ms: int | None, text: str) -> None:
+    waited_ms = None if wait_age_ms is None else NOW_MS - wait_age_ms
+    assert health(NOW_MS, batch(20_000), "7", was_seen=True, waited_ms=waited_ms).text.startswith(text)
+
+
+def test_of_a_process_that_is_gone_a_beat_says_nothing() -> None:
+    assert health(NOW_MS, batch(20_000), None, was_seen=True, waited_ms=NOW_MS).state == "down"
+
+
+def test_what_can_not_be_read_goes_before_all_else() -> None:
+    found = health(NOW_MS, batch(0), "7", was_seen=True, failure="'usage' is damaged")
+    assert (found.state, found.text) == ("unreadable", "'usage' is damaged")
+
+
+def test_age_and_lag_are_told() -> None:
+    found = health(NOW_MS, batch(1_200), "7", was_seen=True)
+    assert (found.last_batch_age_ms, found.lag_ms, found.process) == (1_200, 300, "7")
+
+
+def test_how_old_it_is_stands_in_the_title() -> None:
+    assert health(NOW_MS, batch(125_000), "7", was_seen=True).title == "No micro-batch for 2 min 5 s"
+    assert "2 min 5 s ago" in health(NOW_MS, batch(125_000), None, was_seen=True).text
+
+
+@pytest.mark.parametrize(("known_for_ms", "state"), [(5_000, "live"), (5_001, "hung")])
+def test_a_batch_of_a_clock_that_was_ahead_is_as_old_as_it_has_been_known(known_for_ms: int, state: str) -> None:
+    batch = {"processed_at_ms": NOW_MS + 3_600_000, "evaluated_at_ms": NOW_MS + 3_600_000}
+    found = health(NOW_MS, batch, "7", was_seen=True, waited_ms=NOW_MS - 60_000, collected_ms=NOW_MS - known_for_ms)
+    assert (found.state, found.last_batch_age_ms, found.ahead_ms) == (state, known_for_ms, 3_600_000)
 
 
 @pytest.mark.parametrize("root", ["tables", "s3://bucket/tables"])
@@ -190,8 +273,8 @@ def test_of_a_process_that_was_stopped_nothing_is_claimed_after_three_seconds(tm
             found = [status_of(settings, stopped_ms + age_ms) for age_ms in AGES_MS]
         finally:
             beating.kill()
-    told = [(status.state, status.activity) for status in found]
-    assert told == [("up", "idle"), ("up", "idle"), ("up", "unknown"), ("up", "hung")]
+    told = [("waits for usage" in one.health.text, one.health.state) for one in found]
+    assert told == [(True, "starting"), (True, "starting"), (False, "starting"), (False, "hung")]
 
 
 @pytest.mark.parametrize(("at_ms", "is_due"), [(999, False), (1_000, True), (-1, True)])
