@@ -124,8 +124,8 @@ class RatesRow(c.PipelineRow):
 class DeadLetterRow(c.PipelineRow):
     """A record that was refused, or one element of its array, with the cause and its place.
 
-    At most `stream.dead_letters_per_message` elements of one record have a row. The cause of the last one says how many
-    more were refused. `batches.dead_count` counts all of them.
+    At most 100 elements of one record have a row. The cause of the last one says how many more were refused.
+    `batches.dead_count` counts all of them.
     """
 
     batch_id: c.Number = c.field("The micro-batch that read it.")

@@ -29,7 +29,7 @@ from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable, running_sync,
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.upkeep import clean, compact
+from pipeline.tables.upkeep import UPKEEP_EVERY_SECONDS, clean, compact
 from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import Change
 from quota.units import age_text
@@ -117,7 +117,7 @@ def _upkeep(tables: TablesSettings) -> float:
         clean(uri)
     except (PipelineError, DeltaError, OSError, ValueError) as exc:
         log.warning("upkeep of %s failed and is tried again in the next round: %s", NAME, first_line(exc))
-    return tables.upkeep_interval_ms / 1000
+    return UPKEEP_EVERY_SECONDS
 
 
 PAUSES_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)

@@ -53,7 +53,7 @@ from pipeline.tables.port import TableWriter
 from pipeline.tables.queries import StoredTable, newest_value
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.upkeep import clean, log_failures, merge, trim
+from pipeline.tables.upkeep import UPKEEP_EVERY_SECONDS, clean, log_failures, merge, trim
 from pipeline.throttle.assembly import Enforcement, assemble
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.topic import KafkaThrottleTopic
@@ -187,7 +187,7 @@ class Upkeep:
                 continue
             with log_failures(log, f"upkeep of {name}"):
                 self._keep_up(name, cleaning)
-        return self._tables.upkeep_interval_ms / 1000
+        return UPKEEP_EVERY_SECONDS
 
     def _keep_up(self, name: str, cleaning: bool) -> None:
         uri = table_uri(self._tables.root, name)
@@ -233,6 +233,9 @@ _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
 _FULL: Final = 0.9  # of a batch: Spark divides its most messages among the partitions, and rounds down
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
+_ROLL_UP_EVERY_MS: Final = 60_000
+_LONGEST_REST_MS: Final = 25
+"""Of the reaper and the looker; they wake earlier for what is due."""
 _TOPICS_POLL_MS: Final = 5_000  # for a job without new usage: each batch looks at the ids of the topics, too
 
 
@@ -290,8 +293,12 @@ class JobRun:
         self._clocks = AppendClocks(settings.stream.clock_tolerance_ms)
         self._gauges = RunGauges(self._purgatory, self._quotas, self._clocks, self._rates)
         self._roll_ups = RollUps(settings.tables, self._tables, self._quota_table)
-        upkeep = Upkeep(settings.tables, clock, self._enforcement.decider.expire_idle, self._usage_read_until_ms)
-        rollup_ms = settings.stream.rollup_interval_ms
+        upkeep = Upkeep(
+            settings.tables,
+            clock,
+            self._enforcement.decider.expire_idle,
+            lambda: self._roll_ups.written_until_ms,
+        )
         poll_ms = max(settings.stream.trigger_ms, _LEAST_POLL_MS)
         self._threads = [
             Background("reaper", _again(self._purgatory.pop_due, self._until_due_ms), self._failed),
@@ -306,11 +313,9 @@ class JobRun:
             Background("rates", self._rates.step, self._failed),
             Background("upkeep", _alone(upkeep.round, reading), self._failed),
         ]
-        if rollup_ms:
-            # Its first minute the machine is left to the start of the job; then to the upkeep, which leaves few files.
-            first_seconds = 1.1 * rollup_ms / 1000
-            roll_up = _alone(_again(self._roll_ups.step, lambda: rollup_ms), reading)
-            self._patient.append(Background("roll-up", roll_up, self._failed, first_seconds))
+        # Its first minute the machine is left to the start of the job; then to the upkeep, which leaves few files.
+        roll_up = _alone(_again(self._roll_ups.step, lambda: _ROLL_UP_EVERY_MS), reading)
+        self._patient.append(Background("roll-up", roll_up, self._failed, 1.1 * _ROLL_UP_EVERY_MS / 1000))
 
     def take_over(self, takes_topic: bool) -> Recovered:
         """Take tables and topic over from an earlier driver, rebuild the engine, publish what was left unpublished.
@@ -448,11 +453,7 @@ class JobRun:
             self._topics.check()
 
     def _until_due_ms(self) -> int:
-        now_ms, longest_ms = self._clock.now().steady_ms, self._settings.purgatory.tick_ms
-        return rest_ms(self._purgatory.next_due_ms(), now_ms, longest_ms)
-
-    def _usage_read_until_ms(self) -> int | None:
-        return self._roll_ups.written_until_ms if self._settings.stream.rollup_interval_ms else None
+        return rest_ms(self._purgatory.next_due_ms(), self._clock.now().steady_ms, _LONGEST_REST_MS)
 
     def _failed(self, failure: BaseException) -> None:
         self._failure = failure

@@ -121,9 +121,6 @@ class TablesSettings(Branch):
         ge=3_600_000,
         description="how long decisions, throttles, batches, dead letters and the roll-ups by minute are kept",
     )
-    upkeep_interval_ms: int = Field(
-        60_000, ge=1_000, description="how often old rows are deleted and small files merged"
-    )
 
 
 class StreamSettings(Branch):
@@ -147,12 +144,6 @@ class StreamSettings(Branch):
         2_000, ge=0, description="an event further ahead of the driver's clock than this is dated back to it"
     )
     sensor_state_interval_ms: int = Field(10_000, ge=1_000, description="how often buckets are written")
-    rollup_interval_ms: int = Field(
-        60_000, ge=0, description="how often usage and throttles are rolled up, by second and by minute; 0 = never"
-    )
-    dead_letters_per_message: int = Field(
-        100, gt=0, description="most rows of `dead_letters` for one message; the last one says how many more there were"
-    )
     restart_limit: int = Field(5, ge=0, description="in-process restarts of a failed query in a row")
 
 
@@ -200,9 +191,6 @@ class PurgatorySettings(Branch):
         500, ge=0, description="time from publishing a record until a client obeys it; part of the lead of a check"
     )
     min_renew_lead_ms: int = Field(300, ge=0, description="shortest time from a check to the end of its throttle")
-    tick_ms: int = Field(
-        25, ge=1, le=1_000, description="longest rest of the reaper and the looker; they wake earlier for what is due"
-    )
 
 
 class SyncSettings(Branch):

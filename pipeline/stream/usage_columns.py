@@ -77,8 +77,7 @@ class ReadingRules:
     @classmethod
     def from_settings(cls, settings: "Settings") -> Self:
         """The rules of a job."""
-        stream = settings.stream
-        return cls(settings.engine.sample_window_ms, stream.max_event_age_ms, stream.dead_letters_per_message)
+        return cls(settings.engine.sample_window_ms, settings.stream.max_event_age_ms)
 
 
 EVENT_SCHEMA: Final = arrow_schema(UsageEvent)

@@ -22,6 +22,8 @@ from pipeline.tables.opening import open_table, refuse_unwritable
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import StoredTable, predicates
 
+UPKEEP_EVERY_SECONDS: Final = 60.0
+"""How often old rows are deleted and small files merged."""
 MANY_FILES: Final = 200
 _MANY_FILES_OF_SECONDS: Final = 20  # three a minute, 7 MB each at 20 000 events a second
 # A merged file is merged again with those of the next minute until it is so large. With the 100 MB of delta-rs a round
