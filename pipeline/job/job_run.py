@@ -233,7 +233,6 @@ _UPKEEP_PATIENCE_SECONDS: Final = 2.0
 _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
 _FULL: Final = 0.9  # of a batch: Spark divides its most messages among the partitions, and rounds down
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
-_ROLL_UP_EVERY_MS: Final = 60_000
 _LONGEST_REST_MS: Final = 25
 """Of the reaper and the looker; they wake earlier for what is due."""
 _TOPICS_POLL_MS: Final = 5_000  # for a job without new usage: each batch looks at the ids of the topics, too
@@ -314,8 +313,9 @@ class JobRun:
             Background("upkeep", _alone(upkeep.round, reading), self._failed),
         ]
         # Its first minute the machine is left to the start of the job; then to the upkeep, which leaves few files.
-        roll_up = _alone(_again(self._roll_ups.step, lambda: _ROLL_UP_EVERY_MS), reading)
-        self._patient.append(Background("roll-up", roll_up, self._failed, 1.1 * _ROLL_UP_EVERY_MS / 1000))
+        rollup_ms = settings.stream.rollup_interval_ms
+        roll_up = _alone(_again(self._roll_ups.step, lambda: rollup_ms), reading)
+        self._patient.append(Background("roll-up", roll_up, self._failed, 1.1 * rollup_ms / 1000))
 
     def take_over(self, takes_topic: bool) -> Recovered:
         """Take tables and topic over from an earlier driver, rebuild the engine, publish what was left unpublished.

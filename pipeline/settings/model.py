@@ -144,6 +144,9 @@ class StreamSettings(Branch):
         2_000, ge=0, description="an event further ahead of the driver's clock than this is dated back to it"
     )
     sensor_state_interval_ms: int = Field(10_000, ge=1_000, description="how often buckets are written")
+    rollup_interval_ms: int = Field(
+        60_000, ge=100, description="how often usage and throttles are rolled up, by second and by minute"
+    )
     restart_limit: int = Field(5, ge=0, description="in-process restarts of a failed query in a row")
 
 

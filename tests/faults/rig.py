@@ -43,7 +43,6 @@ SETTINGS = {
     "KQUOTA_ENGINE__SAMPLE_WINDOW_MS": "500",
     "KQUOTA_STREAM__SENSOR_STATE_INTERVAL_MS": "1000",
     "KQUOTA_PURGATORY__CLIENT_LAG_MS": "100",
-    "KQUOTA_SPARK__DRIVER_MEMORY": "512m",
     "KQUOTA_TABLES__USAGE_RETENTION_MS": "86400000",
 }
 """Short windows: debts are paid within seconds, and many throttles fit into one round.
