@@ -19,6 +19,8 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self
 from weakref import WeakKeyDictionary
 
+from pipeline.errors import Conflict
+
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
@@ -72,20 +74,15 @@ def exit_code_of(ended: SystemExit) -> int:
 _PATIENCE_SECONDS: Final = 0.2
 
 
-class LockHeld(Exception):
-    """Another process holds the lock: `holder` is its process id as text, "unknown" if it has not written it."""
-
-    def __init__(self, path: Path, holder: str) -> None:
-        self.path = path
-        self.holder = holder
-        super().__init__(f"{path} is held by process {holder}")
-
-
 class ProcessLock:
-    """Held from `__enter__` (`LockHeld` if another process holds it) until `__exit__`, or until the process dies."""
+    """Held from `__enter__` until `__exit__`, or until the process dies; `Conflict` if another process holds it.
 
-    def __init__(self, path: Path) -> None:
+    * `other`: What that process is, for the error, and `fix`: what to do then.
+    """
+
+    def __init__(self, path: Path, other: str, fix: str) -> None:
         self._path = path
+        self._other, self._fix = other, fix
         self._lock: BaseFileLock
 
     def __enter__(self) -> Self:
@@ -96,7 +93,8 @@ class ProcessLock:
         try:
             self._lock.acquire(timeout=_PATIENCE_SECONDS)
         except Timeout as exc:
-            raise LockHeld(self._path, _written_by_holder(self._path)) from exc
+            message = f"{self._other} ({self._path} is held by process {_written_by_holder(self._path)})"
+            raise Conflict(message, self._fix) from exc
         try:
             self._path.with_suffix(".pid").write_text(f"{os.getpid()}\n")
         except OSError:

@@ -17,7 +17,7 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Acl
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.errors import ClusterUnreachable, Refused, Unreachable
-from pipeline.tables.quotas.files import DeclaredQuota
+from pipeline.tables.quotas.edit import QuotaValues
 from quota.broker_levels.entries import EntryKey, is_metering
 from quota.broker_levels.writes import Change
 from quota.entity import DEFAULT, QUOTA_TYPES
@@ -393,7 +393,7 @@ def _sent(admin: Any, request: Any, broker_id: int | None = None, timeout_ms: in
 # The quotas of a cluster's brokers as quotas of the table; what the table cannot hold is reported, never dropped.
 
 
-def imported(quotas: Iterable[NativeQuota], factor: int) -> tuple[list[DeclaredQuota], list[str]]:
+def imported(quotas: Iterable[NativeQuota], factor: int) -> tuple[list[QuotaValues], list[str]]:
     """Make quotas of the table from those of brokers.
 
     Each bound is multiplied by the factor: the number of brokers makes of what each one allows what all allow together.
@@ -402,7 +402,7 @@ def imported(quotas: Iterable[NativeQuota], factor: int) -> tuple[list[DeclaredQ
         The quotas, in the order of their entities; and what is left out of them, a line each: entity, values and the
         reason. A bound that cannot be held is in none of the quotas, so that the table keeps what it has.
     """
-    declared: list[DeclaredQuota] = []
+    declared: list[QuotaValues] = []
     left_out: list[str] = []
     for quota in sorted(quotas, key=lambda quota: str(quota.entity)):
         names = quota.entity.row_names()
@@ -417,7 +417,7 @@ def imported(quotas: Iterable[NativeQuota], factor: int) -> tuple[list[DeclaredQ
         refused = {key: mistake for key, value in scaled.items() if (mistake := bound_mistake(key, value))}
         if scaled.keys() - refused.keys():
             bounds = {key: scaled.get(key) for key in QUOTA_TYPES if key not in refused}
-            declared.append(DeclaredQuota(*names, bounds, labels={}))
+            declared.append({"user": names[0], "client_id": names[1], **bounds})
         reasons = [f"{_values([(key, scaled[key])])}; {mistake}" for key, mistake in refused.items()]
         if quota.others:
             reasons.append(f"{_values(quota.others.items())}; kquota does not meter it")

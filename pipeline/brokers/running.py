@@ -6,7 +6,7 @@ And what a sync would do now, without writing anything: for dry runs and `kquota
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -21,8 +21,8 @@ from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import PermissionMissing
 from pipeline.cluster.connecting import as_cluster_error
 from pipeline.command_line import command_text
-from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, first_line
-from pipeline.process import Background, LockHeld, ProcessLock
+from pipeline.errors import ClusterUnreachable, PipelineError, first_line
+from pipeline.process import Background, ProcessLock
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable, running_sync, state_of, sync_lock_file, trim_changes
@@ -287,18 +287,9 @@ def sync_findings(settings: Settings, now_ms: int) -> Iterator[Finding]:
 # starts from elsewhere is not stopped by it but fences the first one: by the epoch in the table.
 
 
-@contextmanager
-def sync_lock(tables_root: str) -> Iterator[None]:
-    """Hold the lock. Raises `Conflict` if another process holds it."""
+def sync_lock(tables_root: str) -> AbstractContextManager[object]:
+    """To be held; `Conflict` if another process holds it."""
     path = sync_lock_file(tables_root)
     if path is None:
-        yield
-        return
-    try:
-        lock = ProcessLock(path).__enter__()
-    except LockHeld as exc:
-        message = f"another sync of these tables runs ({path} is held by process {exc.holder})"
-        fix = f"stop the other one (kill {exc.holder}), or start this one with another --tables"
-        raise Conflict(message, fix) from exc
-    with lock:
-        yield
+        return nullcontext()
+    return ProcessLock(path, "another sync of these tables runs", "stop it, or start this one with another --tables")

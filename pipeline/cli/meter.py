@@ -256,9 +256,8 @@ def observe(
     given = _read_targets(targets) if targets else []
     with _without_log():
         with NativeQuotas(access) as native:
-            declared, _ = imported(native.describe(), factor=1)
+            quotas, _ = imported(native.describe(), factor=1)
             broker_ids = native.broker_ids()
-        quotas = [{"user": one.user, "client_id": one.client_id, **one.bounds} for one in declared]
         if given:
             used: UsageSource = ScrapedSource(exporters_of(given, access), clock)
         else:

@@ -28,8 +28,8 @@ from pipeline.command_line import command_text
 from pipeline.documents import read_text_file
 from pipeline.errors import NotFound, PipelineError, Refused, UsageError
 from pipeline.settings.model import Settings
-from pipeline.tables.quotas.edit import LABELS, QuotaChange, altered, edit_refused, refuse_absent
-from pipeline.tables.quotas.files import DeclaredQuota, applied, from_text
+from pipeline.tables.quotas.edit import LABELS, QuotaChange, QuotaValues, altered, edit_refused, refuse_absent
+from pipeline.tables.quotas.files import applied, from_text
 from quota.entity import QUOTA_TYPES, label, may_apply
 from quota.snapshot import MODES
 from quota.units import Mistakes, parse_bound
@@ -392,13 +392,13 @@ def import_(
     """
     declared = _read_cluster(Source(edit.source.config, bootstrap_server, command_config), scale)
     done = edit.make(lambda rows: applied(rows, declared, prune=False))
-    named = {(quota.user, quota.client_id) for quota in declared}
+    named = {(quota["user"], quota["client_id"]) for quota in declared}
     others = sum((row["user"], row["client_id"]) not in named for row in done.before.rows)
     if others:
         remark(f"quotas of other entities, which stay in the table: {others}")
 
 
-def _read_cluster(source: Source, scale: str) -> "list[DeclaredQuota]":
+def _read_cluster(source: Source, scale: str) -> list[QuotaValues]:
     """The quotas of a cluster, for the table. Prints the factor and what is not imported on stderr."""
     from pipeline.brokers.native import NativeQuotas, imported
     from pipeline.cluster.access import ClusterAccess
@@ -415,7 +415,7 @@ def _read_cluster(source: Source, scale: str) -> "list[DeclaredQuota]":
     return declared
 
 
-def _declaring(declared: Sequence[DeclaredQuota], *, prune: bool, allow_empty: bool) -> Change:
+def _declaring(declared: Sequence[QuotaValues], *, prune: bool, allow_empty: bool) -> Change:
     def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
         left = applied(rows, declared, prune=prune)
         if rows and not left and not allow_empty:

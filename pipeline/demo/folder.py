@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pipeline.command_line import CONFIG, TABLES_ROOT, carry, command_text, path_text
-from pipeline.errors import Conflict, UsageError
-from pipeline.process import LockHeld, ProcessLock
+from pipeline.errors import UsageError
+from pipeline.process import ProcessLock
 from pipeline.settings.model import Settings
 from quota.entity import QUOTA_TYPES
 from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
@@ -211,13 +211,9 @@ class DemoFolder:
         carry(CONFIG, path_text(self.settings_file))
         if TABLES_ROOT in os.environ:
             carry(TABLES_ROOT, str(self.tables))  # else that variable would win over the file
-        try:
-            with ProcessLock(self.root / "demo.lock"):
-                yield
-        except LockHeld as exc:
-            msg = f"another demo runs in {self.root}, as process {exc.holder}"
-            see = f"see what it does: {command_text('status')}"
-            raise Conflict(msg, f"stop that one, give another --folder, or {see}") from exc
+        fix = f"stop that one, give another --folder, or see what it does: {command_text('status')}"
+        with ProcessLock(self.root / "demo.lock", f"another demo runs in {self.root}", fix):
+            yield
 
     def passwords(self) -> dict[str, str]:
         """The clients' passwords: random at the first start, the same at later starts."""

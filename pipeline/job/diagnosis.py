@@ -27,7 +27,7 @@ from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import Settings
 from pipeline.stream.batch_facts import BatchFacts
-from pipeline.stream.checkpoint import Checkpoint, CheckpointFiles, spans_of
+from pipeline.stream.checkpoint import Checkpoint, CheckpointFiles, spans_and_newest
 from pipeline.stream.recovery import newest_stored
 from pipeline.stream.session import jar_sets
 from pipeline.tables.address import is_local, table_uri
@@ -277,7 +277,8 @@ def _topics(settings: Settings) -> Iterator[Diagnosis]:
     checkpoint = Checkpoint.read(CheckpointFiles(settings.stream.checkpoint))
     if checkpoint is not None:
         try:
-            refuse_other_messages(settings, checkpoint, spans_of(access, kafka.usage_topic), before, now)
+            spans, _ = spans_and_newest(access, kafka.usage_topic)
+            refuse_other_messages(settings, checkpoint, spans, before, now)
         except PipelineError as exc:
             yield Diagnosis("error", "checkpoint", str(exc))
         else:

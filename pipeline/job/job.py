@@ -8,7 +8,7 @@ start after kill −9.
 import gc
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain, repeat
 from threading import Event
 from time import perf_counter
@@ -59,27 +59,21 @@ class Job:
         """Ask the job to end; safe from a signal handler. `run` returns when the batch under way is done."""
         self._stopping.set()
 
-    def run(self, starter: SparkStarter | None = None) -> None:
+    def run(self, starter: SparkStarter) -> None:
         """Start, work until `stop`, end cleanly. A failed query is started again, with back-off.
 
-        * `starter`: A session that is on its way already; None starts one.
+        * `starter`: A session that is on its way already.
 
         Raises:
             PipelineError: The job cannot start, the query has failed more than `restart_limit` times in a row, or the
                 JVM of Spark has ended.
         """
         access = ClusterAccess.from_settings(self._settings.kafka)
-        with ExitStack() as stack:
-            stack.enter_context(job_lock(self._settings.run_dir, self._settings.job, self._settings.tables.root))
+        with job_lock(self._settings.run_dir, self._settings.job, self._settings.tables.root):
             with step("cluster and topics"):
                 place = self._reached_place(access)
-            if place is None:
-                return
-            if starter is None:
-                # After the cheap checks: what they refuse is reported at once, not when Spark has started.
-                starter = SparkStarter(self._settings)
-                stack.enter_context(starter)
-            self._run_with_restarts(place, starter)
+            if place is not None:
+                self._run_with_restarts(place, starter)
 
     def _reached_place(self, access: ClusterAccess) -> Place | None:
         """The place, as soon as the cluster answers: tried again without end. None if asked to stop meanwhile."""

@@ -6,16 +6,15 @@ commit and by the transactional id.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pipeline.command_line import command_text
-from pipeline.errors import Conflict
-from pipeline.process import LockHeld, ProcessLock, holder_of
+from pipeline.process import ProcessLock, holder_of
 from pipeline.settings.model import Settings
 from pipeline.tables.address import full_address, is_local, local_file
 from pipeline.tables.queries import newest_batch_under
@@ -37,21 +36,12 @@ def job_process(run_dir: Path, job: str, tables_root: str) -> str | None:
     return holder_of(job_lock_file(run_dir, job, tables_root))
 
 
-@contextmanager
-def job_lock(run_dir: Path, job: str, tables_root: str) -> Iterator[None]:
-    """Hold the job's lock; `Conflict` if another process holds it.
-
-    The operating system lets go of it when the process dies, however it dies.
-    """
+def job_lock(run_dir: Path, job: str, tables_root: str) -> ProcessLock:
+    """The job's lock, to be held. The operating system lets go of it when the process dies, however it dies."""
     path = job_lock_file(run_dir, job, tables_root)
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = ProcessLock(path).__enter__()
-    except LockHeld as exc:
-        message = f"another driver runs job {job!r} or writes its tables ({path} is held by process {exc.holder})"
-        raise Conflict(message, "stop the other one, or start this one with another --job and --tables") from exc
-    with lock:
-        yield
+    fix = "stop the other one, or start this one with another --job and --tables"
+    return ProcessLock(path, f"another driver runs job {job!r} or writes its tables", fix)
 
 
 log = logging.getLogger(__name__)

@@ -220,7 +220,6 @@ class SparkSettings(Branch):
     """The Spark session of the job."""
 
     master: str | None = Field(None, description="null: local[*], or what spark-submit sets")
-    shuffle_partitions: int | None = Field(None, gt=0, description="null: the number of cores")
     shared_folders: tuple[str, ...] = Field(
         (), description="folders that every node of the cluster mounts: state may be there in deploy mode cluster"
     )

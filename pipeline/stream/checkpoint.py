@@ -89,13 +89,11 @@ class Span(NamedTuple):
 _SAMPLE_MS: Final = 1_500
 
 
-def spans_of(access: ClusterAccess, topic: str) -> dict[str, Span]:
-    """The offsets that each partition of a topic has, by the partition's number as text."""
-    return spans_and_newest(access, topic)[0]
-
-
 def spans_and_newest(access: ClusterAccess, topic: str, most: int = 0) -> tuple[dict[str, Span], list[bytes]]:
-    """The offsets of each partition, and the values of so many of its newest messages; fewer if they come late."""
+    """The offsets that each partition of a topic has, by its number as text, and values of its newest messages.
+
+    * `most`: So many values of each partition; fewer if they come late.
+    """
     newest: list[bytes] = []
     consumer = access.open(KafkaConsumer, enable_auto_commit=False, group_id=None)
     try:

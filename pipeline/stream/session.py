@@ -227,14 +227,13 @@ def build_spark_session(
 
 
 def _session_conf(spark: SparkSettings, checkpoint_is_local: bool) -> dict[str, str]:
-    partitions = spark.shuffle_partitions or len(os.sched_getaffinity(0))
     conf = spark.plain_conf()
     settings = {
         "spark.api.mode": "classic",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.shuffle.partitions": str(len(os.sched_getaffinity(0))),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         # The plan is small and always the same: planning it again after each stage costs 30 ms and changes nothing.
         "spark.sql.adaptive.enabled": "false",

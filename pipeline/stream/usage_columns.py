@@ -284,35 +284,34 @@ class EventTimes:
         return self.sent_ms < self.appended_at_ms - max_event_age_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundEvents:
-    """What some messages hold.
+def part_of_batch(
+    messages: pa.Table,
+    rules: ReadingRules,
+    events: tuple[Mapping[str, pa.Array], EventTimes],
+    refused: tuple[Sequence[DeadLetter], int],
+    ignored_count: int,
+) -> CollectedBatch:
+    """What some messages hold, not summed: a row of usage for each event.
 
-    Attributes:
-        columns: Of good events, the columns `COUNTED` of `EVENT_SCHEMA`, null where absent.
+    Args:
+        messages: Of `usage_reader.MESSAGE_SCHEMA`.
+        events: The columns `COUNTED` of good events, null where absent, and their times.
+        refused: The dead letters, and how many elements and messages were refused.
         ignored_count: Messages without events.
     """
-
-    columns: Mapping[str, pa.Array]
-    times: EventTimes
-    letters: Sequence[DeadLetter]
-    dead_count: int
-    ignored_count: int
-
-    def batch(self, messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
-        """Make it part of a batch, not summed: a row of usage for each event."""
-        times, count = self.times, len(self.times.sent_ms)
-        return CollectedBatch(
-            usage=_usage_rows(self.columns, times, rules.sample_window_ms) if count else USAGE_SCHEMA.empty_table(),
-            dead_letters=letter_rows(messages, self.letters),
-            good_count=count,
-            clamped_count=int((times.sent_ms > times.appended_at_ms).sum()),
-            ignored_count=self.ignored_count,
-            dead_count=self.dead_count,
-            newest_event_ms=int(times.counted_ms().max()) if count else None,
-            append_times_ms=append_times(messages),
-            size_bytes=pc.sum(pc.binary_length(messages["value"])).as_py() or 0,
-        )
+    (columns, times), (letters, dead_count) = events, refused
+    count = len(times.sent_ms)
+    return CollectedBatch(
+        usage=_usage_rows(columns, times, rules.sample_window_ms) if count else USAGE_SCHEMA.empty_table(),
+        dead_letters=letter_rows(messages, letters),
+        good_count=count,
+        clamped_count=int((times.sent_ms > times.appended_at_ms).sum()),
+        ignored_count=ignored_count,
+        dead_count=dead_count,
+        newest_event_ms=int(times.counted_ms().max()) if count else None,
+        append_times_ms=append_times(messages),
+        size_bytes=pc.sum(pc.binary_length(messages["value"])).as_py() or 0,
+    )
 
 
 def _usage_rows(events: Mapping[str, pa.Array], times: EventTimes, sample_window_ms: int) -> pa.Table:

@@ -35,13 +35,13 @@ from pipeline.stream.usage_columns import (
     CollectedBatch,
     DeadLetter,
     EventTimes,
-    FoundEvents,
     ReadingRules,
     Refused,
     Times,
     append_times,
     letters_of_elements,
     merge_batches,
+    part_of_batch,
     too_old,
 )
 from schemas.usage import LARGEST_NAME_BYTES, UsageEvent
@@ -153,10 +153,10 @@ def _read(messages: pa.Table, rules: ReadingRules) -> Iterator[CollectedBatch]:
         yield CollectedBatch(ignored_count=nulls.num_rows, append_times_ms=append_times(nulls))
         messages = messages.filter(pc.invert(is_null))
     if messages.num_rows:
-        yield _read_json(messages, rules).batch(messages, rules)
+        yield _read_json(messages, rules)
 
 
-def _read_json(messages: pa.Table, rules: ReadingRules) -> FoundEvents:
+def _read_json(messages: pa.Table, rules: ReadingRules) -> CollectedBatch:
     values: list[bytes] = messages["value"].to_pylist()
     appended_at_ms = messages["appended_at_ms"].to_numpy()
     read = [_decoded(value) for value in values]
@@ -174,13 +174,8 @@ def _read_json(messages: pa.Table, rules: ReadingRules) -> FoundEvents:
         ignored_count += not message.events and not message.dead_count
     if left:
         events, times, _ = _events_of(read, appended_at_ms)
-    return FoundEvents(
-        columns={name: _column(events, name) for name in COUNTED},
-        times=times,
-        letters=letters,
-        dead_count=dead_count,
-        ignored_count=ignored_count,
-    )
+    columns = {name: _column(events, name) for name in COUNTED}
+    return part_of_batch(messages, rules, (columns, times), (letters, dead_count), ignored_count)
 
 
 def _events_of(read: Sequence[Sequence[Any] | None], appended_at_ms: Times) -> tuple[list[Any], EventTimes, Times]:

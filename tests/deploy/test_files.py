@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,6 @@ from typer.main import get_command
 from pipeline.cli.main import app
 from pipeline.job.job_run import places_on_one_node
 from pipeline.settings.loading import load_settings, unknown_variables
-from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable, local_audit
 from tests.deploy.commands import (
     BASE,
     DEPLOY,
@@ -314,29 +310,8 @@ def test_the_models_of_the_kubeflow_operator_know_all_of_its_application() -> No
     assert mistakes_by("kubeflow", application) == ""
 
 
-FOLDER = DEPLOY / "databricks"
-
-
 def test_the_models_of_databricks_take_all_resources() -> None:
     assert mistakes_by("bundle", bundle()["resources"]) == ""
-
-
-@pytest.mark.spark
-def test_the_script_makes_tables_known_that_the_job_goes_on_to_write(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, schema = str(tmp_path / "it's here"), "spark_catalog.kquota_registered"
-    create_missing(root)
-    monkeypatch.setattr("sys.argv", ["register_tables.py", *schema.split("."), root])
-    try:
-        for _ in range(2):
-            runpy.run_path(str(FOLDER / "register_tables.py"), run_name="__main__")
-        assert {row.tableName for row in spark.sql(f"SHOW TABLES IN {schema}").collect()} == set(TABLES)
-        QuotaTable(root).alter([QuotaChange("alice", "", {"producer_byte_rate": 5.0})], local_audit(""))
-        assert [row.user for row in spark.table(f"{schema}.quotas").collect()] == ["alice"]
-    finally:
-        spark.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
-    assert len(QuotaTable(root).read().rows) == 1
 
 
 MOST_EXPOSED = 2.0

@@ -120,8 +120,8 @@ DEFECTS: Final = (
         "a file that names no owner takes the owner away",
         "applied",
         (
-            "{**row, **quota.bounds, **quota.labels}",
-            "{**row, 'owner': None, 'note': None, **quota.bounds, **quota.labels}",
+            '{"mode": "enforce"}), **quota}',
+            '{"mode": "enforce"}), "owner": None, "note": None, **quota}',
         ),
         _FILES,
     ),

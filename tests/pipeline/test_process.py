@@ -13,7 +13,8 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline import process as garbage_collector
-from pipeline.process import Background, LockHeld, ProcessLock, holder_of
+from pipeline.errors import Conflict
+from pipeline.process import Background, ProcessLock, holder_of
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -118,7 +119,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from pipeline.process import ProcessLock
-with ProcessLock(Path(sys.argv[1])):
+with ProcessLock(Path(sys.argv[1]), "another one runs", "stop it"):
     print("held", flush=True)
     time.sleep(3_600)
 """
@@ -138,9 +139,9 @@ def holder(path: Path) -> "Iterator[subprocess.Popen[bytes]]":
 def test_a_second_process_is_refused_and_told_the_first(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     with holder(path) as first:
-        with pytest.raises(LockHeld) as refused, ProcessLock(path):
+        with pytest.raises(Conflict) as refused, ProcessLock(path, "another one runs", "stop it"):
             pass
-        assert (refused.value.path, refused.value.holder) == (path, str(first.pid))
+        assert str(refused.value) == f"another one runs ({path} is held by process {first.pid}). Fix: stop it"
         assert holder_of(path) == str(first.pid)
 
 
@@ -150,7 +151,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
         first.kill()
         first.wait()
         assert holder_of(path) is None
-        with ProcessLock(path):
+        with ProcessLock(path, "", ""):
             pass
 
 
@@ -229,11 +230,11 @@ def test_looking_at_a_lock_makes_none_and_one_without_an_id_is_free_again(tmp_pa
     path = tmp_path / "x.lock"
     assert holder_of(path) is None
     assert list(tmp_path.iterdir()) == []
-    with ProcessLock(path):
+    with ProcessLock(path, "", ""):
         path.with_suffix(".pid").unlink()
         assert holder_of(path) == "unknown"
     path.with_suffix(".pid").mkdir()
-    with pytest.raises(IsADirectoryError), ProcessLock(path):
+    with pytest.raises(IsADirectoryError), ProcessLock(path, "", ""):
         pass
     path.with_suffix(".pid").rmdir()
     assert holder_of(path) is None

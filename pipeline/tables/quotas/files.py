@@ -15,7 +15,6 @@ default entity is named `<default>`, as in the table and in rpk. `file_reading` 
 import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ import yaml
 
 from pipeline.documents import read_text_file
 from pipeline.errors import Refused, first_line
-from pipeline.tables.quotas.edit import LABELS
+from pipeline.tables.quotas.edit import LABELS, QuotaValues
 from quota.entity import QUOTA_TYPES, label
 from quota.snapshot import MODES, QuotaSnapshot
 from quota.units import Mistake, Mistakes, exact_text, parse_bound
@@ -39,20 +38,6 @@ class QuotaFileRefused(Refused):
         self.mistakes = tuple(mistakes)
         fix = "correct these places; a quota is written like {user: alice, client_id: etl, producer_byte_rate: 1MB/s}"
         super().__init__(f"quotas of {file} are not valid, nothing was changed: {'; '.join(map(str, mistakes))}", fix)
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredQuota:
-    """The quota a file declares for one entity, with "" and `<default>` as in the table.
-
-    It has a bound for every type, None where the file names none, and those of mode, owner and note that the file
-    names.
-    """
-
-    user: str
-    client_id: str
-    bounds: Mapping[str, float | None]
-    labels: Mapping[str, str | None]
 
 
 def to_document(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -71,20 +56,19 @@ def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
     return quota | {name: row[name] for name in ("owner", "note") if row[name] is not None}
 
 
-def applied(
-    rows: Sequence[Mapping[str, Any]], declared: Iterable[DeclaredQuota], *, prune: bool
-) -> list[dict[str, Any]]:
+def applied(rows: Sequence[Mapping[str, Any]], declared: Iterable[QuotaValues], *, prune: bool) -> list[dict[str, Any]]:
     """The rows after the file is applied, sorted by entity; `prune` removes the entities that the file does not name.
 
     A declared entity gets the bounds that the file names and no others. Mode, owner and note that the file does not
     name stay as they are; in a new row they are enforce, null and null.
+
+    * `declared`: As `from_text` returns them.
     """
     by_entity = {(row["user"], row["client_id"]): dict(row) for row in rows}
-    wanted = {(quota.user, quota.client_id): quota for quota in declared}
+    wanted = {(quota["user"], quota["client_id"]): quota for quota in declared}
     kept = {entity: row for entity, row in by_entity.items() if not prune or entity in wanted}
     for entity, quota in wanted.items():
-        row = kept.get(entity) or {"user": quota.user, "client_id": quota.client_id, "mode": "enforce"}
-        kept[entity] = {**row, **quota.bounds, **quota.labels}
+        kept[entity] = {**kept.get(entity, {"mode": "enforce"}), **quota}
     return [kept[entity] for entity in sorted(kept)]
 
 
@@ -148,11 +132,15 @@ _NOT_OURS: Final = ("ip", "client-id-prefix")
 _NAMES: Final = ("user", "client_id")
 
 
-def from_text(text: str, name: str = "the file") -> list[DeclaredQuota]:
+def from_text(text: str, name: str = "the file") -> list[QuotaValues]:
     """Read a file: JSON or YAML, a list of quotas, or a mapping with the list `quotas`.
 
     A quota is in rpk's form (see the top of this module) or a row: user, client_id, bounds, mode, owner, note. Bounds
     are numbers or texts, in which units are allowed (`quota.units`).
+
+    Returns:
+        Rows with user, client_id ("" and `<default>` as in the table) and a bound for every type, None where the file
+        names none; and those of mode, owner and note that the file names.
 
     Raises:
         QuotaFileRefused: Names all mistakes at once, each with its place in the file.
@@ -164,7 +152,7 @@ def from_text(text: str, name: str = "the file") -> list[DeclaredQuota]:
     return declared
 
 
-def _declared_quotas(document: object, mistakes: Mistakes) -> list[DeclaredQuota]:
+def _declared_quotas(document: object, mistakes: Mistakes) -> list[QuotaValues]:
     items, where = document, mistakes
     if isinstance(document, dict):
         for key in document:
@@ -174,13 +162,13 @@ def _declared_quotas(document: object, mistakes: Mistakes) -> list[DeclaredQuota
     if not isinstance(items, list):
         mistakes.add(f"the file is not a list of quotas, nor a mapping with the list 'quotas': {_shown(document)}")
         return []
-    declared: list[DeclaredQuota] = []
+    declared: list[QuotaValues] = []
     places: dict[tuple[str, str], int] = {}
     for number, item in enumerate(items):
         quota = _declared(item, where.at(number))
         if quota is None:
             continue
-        entity = (quota.user, quota.client_id)
+        entity = quota["user"], quota["client_id"]
         first = places.setdefault(entity, number)
         if first != number:
             where.at(number).add(f"{label(*entity)} is already given in [{first}]")
@@ -188,7 +176,7 @@ def _declared_quotas(document: object, mistakes: Mistakes) -> list[DeclaredQuota
     return declared
 
 
-def _declared(item: object, mistakes: Mistakes) -> DeclaredQuota | None:
+def _declared(item: object, mistakes: Mistakes) -> QuotaValues | None:
     """Read one quota; None if something is wrong with it, which is added to `mistakes` then."""
     before = len(mistakes.found)
     if not isinstance(item, dict):
@@ -206,7 +194,7 @@ def _declared(item: object, mistakes: Mistakes) -> DeclaredQuota | None:
         mistakes.add("a quota needs a value unless its mode is exempt; to remove a quota leave it out")
     if len(mistakes.found) != before:
         return None
-    return DeclaredQuota(names.get("user", ""), names.get("client_id", ""), bounds, labels)
+    return {"user": names.get("user", ""), "client_id": names.get("client_id", ""), **bounds, **labels}
 
 
 def _entity(parts: object, mistakes: Mistakes) -> dict[str, str]:
@@ -299,6 +287,4 @@ def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
 
 def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
     """The quotas of a text; forms and errors as of `from_text`."""
-    declared = from_text(text, str(path))
-    rows = ({"user": one.user, "client_id": one.client_id, **one.bounds, **one.labels} for one in declared)
-    return QuotaSnapshot.from_rows(rows, version)
+    return QuotaSnapshot.from_rows(from_text(text, str(path)), version)

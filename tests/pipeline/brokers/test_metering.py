@@ -129,6 +129,6 @@ def test_an_import_leaves_it_out() -> None:
     ]
     declared, left_out = imported(quotas, factor=2)
     assert {
-        (one.user, one.client_id): {key: value for key, value in one.bounds.items() if value} for one in declared
+        (one["user"], one["client_id"]): {name: one[name] for name in QUOTA_TYPES if one[name]} for one in declared
     } == {(D, D): {FETCH: 10.0}, ("alice", ""): {PRODUCE: 2 * METERED}}
     assert left_out == []

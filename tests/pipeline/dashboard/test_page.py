@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import pytest
 
 from pipeline.clock import wall_ms
-from pipeline.job.status import job_lock_file
+from pipeline.job.status import job_lock
 from pipeline.process import ProcessLock
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.table import QuotaTable
@@ -66,7 +66,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
 
 def lock_of(tables: LivedTables) -> ProcessLock:
     """Who holds it is the job that writes the tables."""
-    return ProcessLock(job_lock_file(Path(tables.root), "kquota", tables.root))
+    return job_lock(Path(tables.root), "kquota", tables.root)
 
 
 @pytest.fixture(scope="module")

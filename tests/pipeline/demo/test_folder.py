@@ -126,7 +126,8 @@ def test_a_second_demo_is_refused_before_anything_heavy_is_loaded(demo: DemoFold
         second = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         assert content(demo.root) == before
     assert second.returncode == 4
-    assert f"another demo runs in {demo.root}, as process {os.getpid()}. Fix: stop that one" in second.stderr
+    held = f"another demo runs in {demo.root} ({demo.root}/demo.lock is held by process {os.getpid()})"
+    assert f"{held}. Fix: stop that one" in second.stderr
     assert f"KQUOTA_CONFIG={demo.settings_file} " in second.stderr
     assert second.stdout.split() == []
 

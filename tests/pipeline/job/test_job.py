@@ -127,7 +127,7 @@ def test_a_cluster_that_does_not_answer_is_waited_for_without_end(
 ) -> None:
     monkeypatch.setattr("pipeline.job.job._RETRY_SECONDS", (0.01,))
     job = nowhere(tmp_path)
-    waiting = Thread(target=job.run)
+    waiting = Thread(target=job.run, args=(starter_of(job._settings),))
     waiting.start()
 
     def tries() -> list[str]:

@@ -296,27 +296,9 @@ def test_a_disk_that_takes_nothing_is_told_once_and_ends_nothing(
     assert "cannot be written (No such file or directory)" in caplog.text
 
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from pipeline.job.status import job_lock
-with job_lock(Path(sys.argv[1]), "nightly", sys.argv[2]):
-    print("held", flush=True)
-    time.sleep(3_600)
-"""
-
-
 def test_a_second_driver_on_the_tables_is_refused_whatever_its_name_and_run_folder(tmp_path: Path) -> None:
-    tables = tmp_path / "tables"
-    tables.mkdir()
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "one"), str(tables)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
-        try:
-            assert first.stdout is not None
-            assert first.stdout.readline() == b"held\n"
-            second = job_lock(tmp_path / "two", "other", str(tables))
-            with pytest.raises(Conflict, match=f"process {first.pid}") as refused, second:
-                pass
-            assert f"({tables}/" in refused.value.message
-        finally:
-            first.kill()
+    root = new_tables(tmp_path / "tables")
+    second = job_lock(tmp_path / "two", "other", root)
+    with job_lock(tmp_path / "one", "nightly", root), pytest.raises(Conflict) as refused, second:
+        pass
+    assert f"({root}/.kquota-job.lock is held by process {os.getpid()})" in refused.value.message

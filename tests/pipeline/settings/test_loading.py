@@ -80,10 +80,10 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_entries_added_to_spark_conf_do_not_replace_those_that_are_set() -> None:
-    spark = SparkSettings.model_validate({"conf": {"spark.a": "set", "spark.b": "b"}, "shuffle_partitions": 3})
+    spark = SparkSettings.model_validate({"conf": {"spark.a": "set", "spark.b": "b"}, "master": "local[3]"})
     added = spark.with_default_conf({"spark.a": "default", "spark.c": "c"})
     assert added.plain_conf() == {"spark.a": "set", "spark.b": "b", "spark.c": "c"}
-    assert added.shuffle_partitions == 3
+    assert added.master == "local[3]"
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a%41b", "a[b", "a]b", "a\\b"])

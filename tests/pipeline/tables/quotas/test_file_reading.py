@@ -6,7 +6,7 @@ import math
 import pytest
 
 from pipeline.brokers.native import NativeQuota, imported
-from pipeline.tables.quotas.files import DeclaredQuota, QuotaFileRefused, applied, from_text
+from pipeline.tables.quotas.files import QuotaFileRefused, applied, from_text
 from quota.units import Mistake
 from tests.pipeline.brokers.quota_broker import client, ip, pair, user
 
@@ -18,8 +18,8 @@ ROWS = """
 """
 NONE = {"producer_byte_rate": None, "consumer_byte_rate": None, "request_percentage": None}
 DECLARED = [
-    DeclaredQuota("alice", "etl", {**NONE, "producer_byte_rate": 1e6}, {"mode": "shadow", "owner": None}),
-    DeclaredQuota("<default>", "", {**NONE, "consumer_byte_rate": 2048.0, "request_percentage": 50.0}, {}),
+    {"user": "alice", "client_id": "etl", **NONE, "producer_byte_rate": 1e6, "mode": "shadow", "owner": None},
+    {"user": "<default>", "client_id": "", **NONE, "consumer_byte_rate": 2048.0, "request_percentage": 50.0},
 ]
 
 
@@ -39,7 +39,7 @@ def test_units_are_read_in_rpks_form_too() -> None:
     (quota,) = from_text(
         "quotas: [{entity: [{name: a, type: user}], values: [{key: producer_byte_rate, values: 512KiB}]}]"
     )
-    assert quota.bounds["producer_byte_rate"] == 524288.0
+    assert quota["producer_byte_rate"] == 524288.0
 
 
 def test_every_mistake_carries_its_place() -> None:
@@ -87,11 +87,11 @@ def test_every_bound_is_multiplied_by_the_factor(factor: int) -> None:
     ]
     declared, left_out = imported(quotas, factor)
     assert left_out == []
-    assert set(map(str, declared)) == {
-        str(DeclaredQuota("<default>", "", {**NO_BOUND, REQUEST: 50.5 * factor}, {})),
-        str(DeclaredQuota("alice", "<default>", {**NO_BOUND, PRODUCE: 1000.0 * factor, FETCH: 7.0 * factor}, {})),
-        str(DeclaredQuota("", "etl", {**NO_BOUND, FETCH: 1.0 * factor}, {})),
-    }
+    assert sorted(declared, key=str) == [
+        {"user": "", "client_id": "etl", **NO_BOUND, FETCH: 1.0 * factor},
+        {"user": "<default>", "client_id": "", **NO_BOUND, REQUEST: 50.5 * factor},
+        {"user": "alice", "client_id": "<default>", **NO_BOUND, PRODUCE: 1000.0 * factor, FETCH: 7.0 * factor},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_bound_that_becomes_too_large_is_left_out_and_told() -> None:
         "user-principal 'alice': producer_byte_rate=18446744073709552000; Proposed value for producer_byte_rate is too "
         "large for a LONG"
     ]
-    assert declared == [DeclaredQuota("alice", "", {FETCH: 2.0**63, REQUEST: None}, {})]
+    assert declared == [{"user": "alice", "client_id": "", FETCH: 2.0**63, REQUEST: None}]
 
 
 def test_the_table_keeps_what_can_not_be_imported_and_takes_the_rest() -> None:
