@@ -152,10 +152,9 @@ _BYTES: Final = {"producer_byte_rate": "produced_bytes", "consumer_byte_rate": "
 def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: QuotaEngine) -> list[str]:
     """What an edit would do to clients as they are now, a sentence for each client and type that it would stop.
 
-    A byte rate below one of its batches or fetches holds each of them up for more than a second. Where usage does not
-    say how many requests there were, as scraped usage, one second stands for a request. At a wait above
+    A byte rate below one of its batches or fetches holds each of them up for more than a second. At a wait above
     `REQUEST_TIMEOUT_MS` its requests expire, and it sends them again; above `MAX_POLL_INTERVAL_MS` a consumer that
-    waits for them leaves its group.
+    waits for them leaves its group. Scraped usage does not say how many requests there were.
 
     Args:
         moved: of `standing_changes`. Bounds that rise, are removed, or are not enforced are left alone.
@@ -166,7 +165,6 @@ def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: 
     if not lowered or not usage.num_rows:
         return []
     requests = _largest_requests(usage)
-    seconds = _largest_seconds(usage, engine.sample_window_ms)
     now_ms = pc.max(usage["last_event_ms"]).as_py()
     engine.record(usage, now_ms)
     clients = pa.table({name: [row[name] for row in lowered] for name in ("user", "client_id")})
@@ -176,12 +174,10 @@ def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: 
     for row in lowered:
         client, quota_type, bound = (row["user"], row["client_id"]), row["quota_type"], row["new_bound"]
         who = f"{'/'.join(client)}: {quota_type} {rate_text(quota_type, bound)}"
-        key = *client, _BYTES.get(quota_type, "")
-        if requests.get(key, 0.0) > bound:
-            size = rate_text(quota_type, requests[key]).removesuffix("/s")
+        largest_bytes = requests.get((*client, quota_type), 0.0)
+        if largest_bytes > bound:
+            size = rate_text(quota_type, largest_bytes).removesuffix("/s")
             found.append(f"{who} is less than one of its requests, which has at least {size}")
-        elif key not in requests and seconds.get(key, 0.0) > bound:
-            found.append(f"{who} is less than it used in one second, {rate_text(quota_type, seconds[key])}")
         wait_ms = waits_ms[*client, quota_type]
         if wait_ms > REQUEST_TIMEOUT_MS:
             limits = f"requests expire at {age_text(REQUEST_TIMEOUT_MS)}"
@@ -212,30 +208,12 @@ def _is_lower(old: float | None, new: float | None) -> bool:
     return new is not None and (old is None or new < old)
 
 
-_Largest = dict[tuple[str, str, str], float]
-"""User, client-id and measure -> bytes."""
-
-
-def _largest_requests(usage: pa.Table) -> _Largest:
-    """The mean request of the sample window in which it was largest; only clients whose requests are known."""
-    counted = _sums(usage).filter(pc.field("request_count_sum") > 0)
-    means = [pc.divide(counted[f"{name}_sum"], counted["request_count_sum"]) for name in _BYTES.values()]
-    return _largest(counted, means)
-
-
-def _largest_seconds(usage: pa.Table, sample_window_ms: int) -> _Largest:
-    """Bytes per second of the sample window in which they were most."""
-    sums = _sums(usage)
-    return _largest(sums, [pc.multiply(sums[f"{name}_sum"], 1000 / sample_window_ms) for name in _BYTES.values()])
-
-
-def _sums(usage: pa.Table) -> pa.Table:
-    names = (*_BYTES.values(), "request_count")
-    return usage.group_by([*_CLIENT, "sample_start_ms"]).aggregate([(name, "sum") for name in names])
-
-
-def _largest(sums: pa.Table, values: Sequence[Any]) -> _Largest:
-    columns = dict(zip(_BYTES.values(), values, strict=True))
-    most = pa.table({name: sums[name] for name in _CLIENT} | columns).group_by(_CLIENT)
-    rows = most.aggregate([(name, "max") for name in columns]).to_pylist()
-    return {(row["user"], row["client_id"], name): row[f"{name}_max"] or 0.0 for row in rows for name in columns}
+def _largest_requests(usage: pa.Table) -> dict[tuple[str, str, str], float]:
+    """User, client-id and quota type -> bytes: the mean request of the sample window in which that was largest."""
+    by_window = usage.group_by([*_CLIENT, "sample_start_ms"])
+    sums = by_window.aggregate([(name, "sum") for name in (*_BYTES.values(), "request_count")])
+    counted = sums.filter(pc.field("request_count_sum") > 0)
+    means = {name: pc.divide(counted[f"{of}_sum"], counted["request_count_sum"]) for name, of in _BYTES.items()}
+    of_client = pa.table({name: counted[name] for name in _CLIENT} | means).group_by(_CLIENT)
+    rows = of_client.aggregate([(name, "max") for name in means]).to_pylist()
+    return {(row["user"], row["client_id"], name): row[f"{name}_max"] or 0.0 for row in rows for name in means}

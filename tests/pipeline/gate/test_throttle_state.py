@@ -60,14 +60,6 @@ def test_all_is_forgotten_of_another_topic() -> None:
     assert (len(state), state.forget()) == (0, [])
 
 
-def test_a_brokers_throttle_counts_on_that_broker_and_the_clusters_everywhere() -> None:
-    state = state_after(record(1, 5_000), record(2, 9_000, broker_id="1"))
-
-    assert blocked_until_ms(state, "alice", "etl") == 5_000
-    assert blocked_until_ms(state, "alice", "etl", "1") == 9_000
-    assert blocked_until_ms(state, "alice", "etl", "2") == 5_000
-
-
 @pytest.mark.parametrize(
     ("wall_ms", "until_ms", "end_ms"),
     [
@@ -179,17 +171,6 @@ def test_a_gate_follows_the_topic_in_a_child_and_in_its_parent(broker: EmbeddedB
     assert in_a_child(publish_and_read) == "following"
     wait_until(knows_it, "the record in the parent")
     gate.close()
-
-
-def test_only_the_named_pair_is_blocked_until_its_end() -> None:
-    state = state_after(record(1, client_id="other"), record(2, 6_000, user="bob"), release(3))
-    ends = [blocked_until_ms(state, user, client_id) for user, client_id in (("alice", "other"), ("alice", "etl"))]
-    assert (ends, blocked_until_ms(state, "carol", "etl")) == ([5_000, 0], 0)
-    assert [lease.record.user for lease in state.running(5_000)] == ["bob"]
-    assert {lease.record.user for lease in state.running(4_999)} == {"alice", "bob"}
-    foreign = record(cluster="other")
-    found = [blocked_until_ms(state_after(foreign, cluster=one), "alice", "etl") for one in ("c", None)]
-    assert found == [0, 5_000]
 
 
 def test_nothing_is_kept_of_throttles_that_have_ended() -> None:
