@@ -33,7 +33,6 @@ _DEAD_LETTERS: Final = 20
 _LATENESS_ROWS: Final = 2_000
 _VERSIONS: Final = 30
 _CHANGES: Final = 50
-_OWNERS: Final = 500
 _CANDIDATE: Final = "candidate.yaml"
 
 
@@ -51,8 +50,6 @@ def _one_of(name: str, words: Sequence[str]) -> Callable[[str], str]:
 
 
 _Range = Annotated[str, BeforeValidator(_one_of("range", tuple(RANGES)))]
-_Sort = Annotated[str, BeforeValidator(_one_of("sort", ("used", "name", "owner", "level")))]
-_Mode = Annotated[str, BeforeValidator(_one_of("mode", ("any", "enforce", "shadow", "exempt")))]
 _Standing = Annotated[str, BeforeValidator(_one_of("standing", ("any", "over", "near", "unused")))]
 
 
@@ -61,12 +58,10 @@ class Query(BaseModel):
 
     Attributes:
         client_id: "" for none.
-        owner: Of quotas of this owner.
         range: Of the view Client, one of `RANGES`.
         decision_id: The beginning of one.
         search: Part of a name, an owner, a note or a mode.
         offset: Without so many of the first rows; `limit` is the number of rows at most.
-        sort: What the rows are sorted by: the nearest to its bound first, or a name.
         standing: Of quotas with a rate over its bound, near it (80 % or more), or without usage.
     """
 
@@ -74,14 +69,11 @@ class Query(BaseModel):
 
     user: str | None = None
     client_id: str | None = None
-    owner: str | None = None
     range: _Range = "15m"
     limit: Annotated[int, BeforeValidator(whole_number("limit", 1, MOST_ROWS))] = 200
     decision_id: str | None = None
     search: str | None = None
     offset: Annotated[int, BeforeValidator(whole_number("offset", 0, 10**6))] = 0
-    sort: _Sort = "used"
-    mode: _Mode = "any"
     standing: _Standing = "any"
 
 
@@ -92,7 +84,7 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/api/v1/protected": ("user", "client_id"),
     "/api/v1/clients": ("search", "limit"),
     "/api/v1/explain": ("decision_id", "user", "client_id"),
-    "/api/v1/quotas": ("owner", "search", "mode", "standing", "sort", "offset", "limit"),
+    "/api/v1/quotas": ("search", "standing", "offset", "limit"),
     "/api/v1/quotas/history": ("limit",),
     "/api/v1/pipeline": (),
 }
@@ -251,14 +243,13 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
 def quotas_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
     """The view Quotas: rows with the sensor that is nearest to each bound, the row nearest to a bound first."""
     table = QuotaTable(reader.root).read()
-    wanted = [row for row in table.rows if _is_found(row, query)]
     nearest = read_rates(reader.root, Rates.nearest_of_quotas)
-    shown = chosen_rows([_quota_row(row, nearest) for row in wanted], query)
+    found = (_quota_row(row, nearest) for row in table.rows if _is_found(row, query.search or ""))
+    shown = sorted((row for row in found if query.standing in {"any", row["standing"]}), key=_nearest_first)
     # Counted in these rows, which may be newer than what was seen at the last look.
     page = {"version": table.version, "total": len(shown), "all": len(table.rows), "offset": query.offset}
-    owners = sorted({row["owner"] for row in table.rows if row["owner"]})[:_OWNERS]
     rows = [{**row, "command": _command_of(row)} for row in shown[query.offset : query.offset + query.limit]]
-    return {**state.head(), **page, "owners": owners, "rows": rows, "what_if": what_if_command()}
+    return {**state.head(), **page, "rows": rows, "what_if": what_if_command()}
 
 
 def _command_of(row: Mapping[str, Any]) -> str:
@@ -274,20 +265,9 @@ def what_if_command() -> str:
     return f"{export} >{_CANDIDATE} && {replay}"
 
 
-def chosen_rows(rows: Sequence[dict[str, Any]], query: Query) -> list[dict[str, Any]]:
-    """The rows of the view Quotas in a mode and standing, in the order that is asked for. Pure."""
-
-    def used(row: Mapping[str, Any]) -> float:
-        return max((one["used"] for one in row["bounds"].values()), default=0.0)
-
-    name: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-        "used": lambda row: (-used(row), row["level"]),
-        "name": lambda row: (row["user"], row["client_id"]),
-        "owner": lambda row: (row["owner"] is None, row["owner"] or "", row["user"], row["client_id"]),
-        "level": lambda row: (row["level"], row["user"], row["client_id"]),
-    }
-    found = (row for row in rows if query.mode in {"any", row["mode"]} and query.standing in {"any", row["standing"]})
-    return sorted(found, key=name[query.sort])
+def _nearest_first(row: Mapping[str, Any]) -> tuple[float, int]:
+    """What a row of the view Quotas is sorted by: its most used bound, then its level."""
+    return -max((one["used"] for one in row["bounds"].values()), default=0.0), row["level"]
 
 
 def clients_document(reader: TablesReader, state: State, query: Query) -> dict[str, Any]:
@@ -317,9 +297,9 @@ def clients_document(reader: TablesReader, state: State, query: Query) -> dict[s
     return {**state.head(), "clients": rows, "total": len(found)}
 
 
-def _is_found(row: Mapping[str, Any], query: Query) -> bool:
+def _is_found(row: Mapping[str, Any], search: str) -> bool:
     text = " ".join(str(row[name] or "") for name in ("user", "client_id", "owner", "note", "mode"))
-    return query.owner in {None, row["owner"]} and (query.search or "").casefold() in text.casefold()
+    return search.casefold() in text.casefold()
 
 
 def _quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], Row]) -> dict[str, Any]:

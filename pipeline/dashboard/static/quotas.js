@@ -7,12 +7,8 @@ import { bar, barLegend } from './now.js';
 
 const EVERY_MS = 3_000;
 const PAGE = 50;
-/** What the address may have besides the search; the first of each is what holds without it. */
-const CHOICES = {
-  sort: ['Sorted by', [['used', 'how near'], ['name', 'name'], ['owner', 'owner'], ['level', 'level']]],
-  mode: ['Mode', [['any', 'any'], ['enforce', 'enforce'], ['shadow', 'shadow'], ['exempt', 'exempt']]],
-  standing: ['Use', [['any', 'any'], ['over', 'over its bound'], ['near', 'near: 80 % or more'], ['unused', 'unused']]],
-};
+/** What the address may have besides the search; the first one holds without it. */
+const STANDINGS = [['any', 'any'], ['over', 'over its bound'], ['near', 'near: 80 % or more'], ['unused', 'unused']];
 let place = null;
 
 export const title = () => 'Quotas';
@@ -55,7 +51,7 @@ async function load() {
 }
 
 /** The parameters of the address: the API takes the same ones. */
-const asked = () => Object.fromEntries(['search', 'owner', ...Object.keys(CHOICES), 'offset'].map((name) => [name, place.parameters.get(name)]).filter(([, value]) => value));
+const asked = () => Object.fromEntries(['search', 'standing', 'offset'].map((name) => [name, place.parameters.get(name)]).filter(([, value]) => value));
 
 function choose(name, value) {
   const { parameters } = place;
@@ -71,24 +67,23 @@ function looking(event) {
   place.typing = setTimeout(load, 150);
 }
 
-function select(name, label, options) {
-  const now = place.parameters.get(name) || options[0][0];
+function standings() {
+  const now = place.parameters.get('standing') || 'any';
   const change = (event) => {
-    choose(name, event.target.value === options[0][0] ? '' : event.target.value);
+    choose('standing', event.target.value === 'any' ? '' : event.target.value);
     load();
   };
-  return h('label', {}, label, h('select', { 'data-testid': `choose-${name}`, on: { change } }, options.map(([value, text]) => h('option', { value, selected: value === now }, text))));
+  return h('label', {}, 'Use', h('select', { 'data-testid': 'choose-standing', on: { change } }, STANDINGS.map(([value, text]) => h('option', { value, selected: value === now }, text))));
 }
 
 function render() {
   const { found } = place;
   const { quotas } = found;
-  const owners = [['', 'any'], ...found.owners.map((owner) => [owner, owner])];
   show(place.main,
     h('section', { class: 'title', 'data-key': 'title' }, h('div', { class: 'names' }, h('h1', {}, 'Quotas'),
       h('p', { class: 'quiet' }, `version ${quotas.version} in force${quotas.newest_version !== quotas.version ? `; ${quotas.newest_version} is newer and not valid` : ''} · ${count(found.all)} rows · scope ${quotas.scope} · ${quotas.mode === 'shadow' ? 'all in shadow mode: no client is throttled' : 'enforced'}`)),
     h('form', { class: 'find', role: 'search', 'data-key': 'search', on: { submit: (event) => event.preventDefault() } }, h('input', { type: 'search', 'data-search': true, placeholder: 'name, owner, note or mode', 'aria-label': 'Search quotas', value: place.search, 'data-testid': 'search', on: { input: looking } })),
-    h('div', { class: 'choices', 'data-key': `choices-${owners.length}` }, Object.entries(CHOICES).map(([name, [label, options]]) => select(name, label, options)), select('owner', 'Owner', owners))),
+    h('div', { class: 'choices', 'data-key': 'choices' }, standings())),
     table(found), history(found));
 }
 

@@ -347,15 +347,12 @@ def test_why_comes_before_the_charts_and_whom_it_protected_after(page: Any, addr
     assert "while it was held" in text_of(page, "protected") or "went on as before" in text_of(page, "protected")
 
 
-def test_quotas_are_chosen_and_sorted(page: Any, address: str) -> None:
+def test_quotas_are_chosen_by_how_near_they_are(page: Any, address: str) -> None:
     show(page, address, "/quotas")
-    page.select_option("[data-testid=choose-mode]", "shadow")
-    wait_until(lambda: page.get_by_test_id("quota-row").count() == 1, "the one shadow quota")
-    assert page.url.endswith("/quotas?mode=shadow")
-    page.select_option("[data-testid=choose-mode]", "any")
-    page.select_option("[data-testid=choose-sort]", "name")
-    names = page.locator("[data-testid=quota-row] .entity")
-    wait_until(lambda: names.all_inner_texts()[1:2] == ["alice / etl"], "the rows by name")
+    wait_until(lambda: page.get_by_test_id("quota-row").count() == 5, "all quotas")
+    page.select_option("[data-testid=choose-standing]", "over")
+    wait_until(lambda: page.get_by_test_id("quota-row").count() < 5, "those over their bounds; one is in shadow mode")
+    assert page.url.endswith("/quotas?standing=over")
 
 
 def test_a_quota_has_the_command_that_changes_it_and_it_is_copied(page: Any, address: str, tables: LivedTables) -> None:
