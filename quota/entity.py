@@ -118,12 +118,6 @@ class Owners:
         self._by_entity = {(row["user"], row["client_id"]): row["owner"] for row in rows if row.get("owner")}
         self._by_client: dict[tuple[str, str | None], str | None] = {}
 
-    def __eq__(self, other: object) -> bool:
-        """Whether both name the same owners for the same entities."""
-        return isinstance(other, Owners) and self._by_entity == other._by_entity
-
-    __hash__ = None  # type: ignore[assignment] # compared, never a key
-
     def of(self, user: str, client_id: str | None) -> str | None:
         """The owner of a client, or of all client-ids of a user (None); None if no row that covers them names one."""
         client = user, client_id

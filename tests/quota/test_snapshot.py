@@ -180,11 +180,6 @@ def test_all_client_ids_of_a_user_have_the_owner_of_the_user() -> None:
     assert Owners([*of_clients, row("<default>", "", "dana")]).of("alice", None) == "dana"
 
 
-def test_versions_that_name_the_same_owners_are_equal() -> None:
-    assert Owners([row("a", "", "x"), row("b", "", None)]) == Owners([row("a", "", "x")])
-    assert Owners([row("a", "", "x")]) != Owners([row("a", "", "y")])
-
-
 @pytest.mark.parametrize(
     ("rows", "users"),
     [
