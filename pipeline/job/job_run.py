@@ -34,7 +34,6 @@ from pipeline.stream.checkpoint import (
     OffsetLog,
     OffsetRange,
     Span,
-    begin_of,
     refuse_gaps,
     spans_and_newest,
     starting_offsets,
@@ -355,10 +354,9 @@ class JobRun:
         * `spans`, `newest`: of `sample_topic`, which needs no session: so it is asked while Spark starts.
         """
         settings = self._settings
-        offsets = OffsetLog(self._checkpoint)
         batch = MicroBatch(
             collect=Collector(ReadingRules.from_settings(settings), newest),
-            offsets=offsets,
+            offsets=OffsetLog(self._checkpoint),
             tables=self._tables,
             quotas=self._quotas,
             decider=self._enforcement.decider,
@@ -371,9 +369,7 @@ class JobRun:
         )
         batch.complete_stored()
         checkpoint = Checkpoint.read(self._checkpoint)
-        topic = settings.kafka.usage_topic
         begin_at = self._starting_offsets(recovered, checkpoint, spans)
-        offsets.begin = begin_of(topic, begin_at, spans)
         self._most_messages = most_messages(newest, settings.stream.max_offsets_per_trigger)
         self._query = self._query_of(spark, batch, begin_at)
         self._query.start()

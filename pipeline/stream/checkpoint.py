@@ -154,14 +154,6 @@ def starting_offsets(topic: str, end_offsets: str, spans: Mapping[str, Span]) ->
     return json.dumps({topic: begin}, separators=(",", ":"))
 
 
-def begin_of(topic: str, starting_at: str, spans: Mapping[str, Span]) -> str:
-    """Where a query begins that starts at `earliest`, `latest` or such JSON, as JSON."""
-    if starting_at not in {"earliest", "latest"}:
-        return starting_at
-    place = 0 if starting_at == "earliest" else 1
-    return json.dumps({topic: {partition: span[place] for partition, span in spans.items()}})
-
-
 _FIRST_SOURCE_LINE: Final = 2  # after a version line and a metadata line
 
 
@@ -169,26 +161,25 @@ _FIRST_SOURCE_LINE: Final = 2  # after a version line and a metadata line
 class OffsetRange:
     """Offsets of a batch by topic and partition, as JSON. `start` is "" for the first batch of a checkpoint.
 
-    `likely_start` is where that batch begins as far as is known: Spark does not record it.
+    `first` is where the query begins, for that batch; "" if it is not known.
     """
 
     start: str
     end: str
-    likely_start: str = ""
+    first: str = ""
 
     @property
     def message_count(self) -> int | None:
         """The number of offsets of the batch; None if its start is not known."""
-        start = self.start or self.likely_start
+        start = self.start or self.first
         if not start:
             return None
         before, after = json.loads(start), json.loads(self.end or "{}")
-        count = sum(
+        return sum(
             int(end) - int(before.get(topic, {}).get(partition, 0))
             for topic, partitions in after.items()
             for partition, end in partitions.items()
         )
-        return count if self.start or count >= 0 else None
 
 
 def source_line(text: str) -> str:
@@ -196,24 +187,29 @@ def source_line(text: str) -> str:
     return next((line for line in text.splitlines()[_FIRST_SOURCE_LINE:] if "{" in line), "")
 
 
+_BEGINS: Final = ("sources/usage/0", "sources/0/0")
+"""Where Spark writes at which offsets a query begins; before Spark 4.2 sources have no names."""
+
+
+def begin_of(files: CheckpointFiles) -> str:
+    """Where the query of a checkpoint begins, as JSON; "" if it has not begun."""
+    return next(filter(None, map(files.text, _BEGINS)), "").partition("\n")[2]
+
+
 class OffsetLog:
     """Which offsets a micro-batch covers, by the query's offset log in the checkpoint.
 
     Spark writes `offsets/<batch id>` before it calls `foreachBatch`. So the entry exists, and is the same each time the
     batch is run.
-
-    Attributes:
-        begin: Where a new checkpoint begins, as JSON; "" while that is not known.
     """
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
-        self.begin = ""
 
     def range_of(self, batch_id: int) -> OffsetRange:
         """Offsets of a batch that has begun."""
         if not batch_id:
-            return OffsetRange("", self._source_line(0), self.begin)
+            return OffsetRange("", self._source_line(0), begin_of(self._files))
         return OffsetRange(self._source_line(batch_id - 1), self._source_line(batch_id))
 
     def _source_line(self, batch_id: int) -> str:
@@ -245,7 +241,7 @@ class Checkpoint:
         if metadata is None:
             return None
         planned, committed = _newest(files.names("offsets")), _newest(files.names("commits"))
-        needed = ("metadata", f"offsets/{planned}", f"offsets/{planned - 1}", f"commits/{committed}", "sources/0/0")
+        needed = ("metadata", f"offsets/{planned}", f"offsets/{planned - 1}", f"commits/{committed}", *_BEGINS)
         for name in needed:
             if _is_cut(name, files.text(name)):
                 raise _damaged(files.checkpoint, name)
@@ -262,10 +258,7 @@ class Checkpoint:
         """Whether a query that has not completed a batch begins at the first message of each partition, or before."""
         if self.committed >= 0:
             return False
-        begin: dict[str, int] = {}
-        for source in self.files.names("sources"):  # a query has one
-            line = (self.files.text(f"sources/{source}/0") or "").partition("\n")[2]
-            begin = json.loads(line or "{}").get(topic, {})
+        begin: dict[str, int] = json.loads(begin_of(self.files) or "{}").get(topic, {})
         return all(begin.get(partition, 0) <= span.begin for partition, span in spans.items())
 
     def check(self, recorded: RecordedBatch, newest_query_id: str | None) -> None:

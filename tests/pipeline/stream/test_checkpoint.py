@@ -12,9 +12,7 @@ from pipeline.stream.checkpoint import (
     Checkpoint,
     CheckpointFiles,
     OffsetLog,
-    OffsetRange,
     Span,
-    begin_of,
     gaps,
     refuse_gaps,
     starting_offsets,
@@ -126,10 +124,10 @@ def test_a_checkpoint_that_a_power_loss_has_cut_is_refused_with_the_way_on(
     files: CheckpointFiles, folder: Path
 ) -> None:
     write_checkpoint(folder, planned=11, committed=10)
-    (folder / "sources" / "0").mkdir(parents=True)
-    (folder / "sources" / "0" / "0").write_text('\0v1\n{"usage":{"0":0}}')
+    (folder / "sources" / "usage").mkdir(parents=True)
+    (folder / "sources" / "usage" / "0").write_text('\0v1\n{"usage":{"0":0}}')
     assert Checkpoint.read(files) is not None
-    for name in ("metadata", "offsets/11", "offsets/10", "commits/10", "sources/0/0"):
+    for name in ("metadata", "offsets/11", "offsets/10", "commits/10", "sources/usage/0"):
         file = folder / name
         whole = file.read_text()
         for left in ("", "\0\0", "v1", "v1\n{", '{"id":'):
@@ -156,13 +154,6 @@ def test_a_text_that_is_not_ascii_comes_through(files: CheckpointFiles, folder: 
 def test_a_checkpoint_with_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(UsageError, match=r"'stream.checkpoint' hdfs://namenode/checkpoint has a scheme that is not"):
         CheckpointFiles("hdfs://namenode/checkpoint")
-
-
-@pytest.mark.parametrize(("likely", "count"), [('{"usage":{"0":3}}', 2), ('{"usage":{"0":9}}', None)])
-def test_a_first_batch_that_cannot_begin_where_it_is_thought_to_has_an_unknown_size(
-    likely: str, count: int | None
-) -> None:
-    assert OffsetRange("", '{"usage":{"0":5}}', likely).message_count == count
 
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -225,18 +216,11 @@ def test_a_new_checkpoint_begins_at_the_stored_end_or_at_what_is_left(
     assert len(messages_of(caplog, "pipeline.stream.checkpoint")) == errors
 
 
-@pytest.mark.parametrize(
-    ("starting_at", "end", "count"),
-    [
-        ("earliest", {"0": 12, "1": 5}, 12 - SPANS["0"].begin + 5 - SPANS["1"].begin),
-        ("latest", {"0": SPANS["0"].end + 3, "1": SPANS["1"].end}, 3),
-        ("latest", {"0": 0, "1": 0}, None),
-        ('{"usage":{"0":4,"1":2}}', {"0": 12, "1": 5}, 11),
-        ("", {"0": 12, "1": 5}, None),
-    ],
-)
-def test_the_size_of_a_first_batch_follows_from_where_the_query_begins(
-    starting_at: str, end: dict[str, int], count: int | None
-) -> None:
-    begin = begin_of("usage", starting_at, SPANS)
-    assert OffsetRange("", json.dumps({"usage": end}), begin).message_count == count
+@pytest.mark.parametrize("source", ["usage", "0"])
+def test_the_size_of_a_first_batch_is_known_once_the_query_has_begun(tmp_path: Path, source: str) -> None:
+    write_checkpoint(tmp_path, planned=0, committed=-1)
+    offsets = OffsetLog(CheckpointFiles(str(tmp_path)))
+    assert offsets.range_of(0).message_count is None
+    (tmp_path / "sources" / source).mkdir(parents=True)
+    (tmp_path / "sources" / source / "0").write_text('\0v1\n{"usage":{"0":4}}')
+    assert (offsets.range_of(0).message_count, offsets.range_of(0).start) == (6, "")
