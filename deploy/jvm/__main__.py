@@ -23,6 +23,8 @@ def add_hashes(lock: Path) -> int:
         if (found := _WITHOUT_HASH.fullmatch(line)) is not None:
             jar_set, group, artifact, version = found.groups()
             jars[number] = LockedJar(jar_set, group, artifact, version, sha256="")
+    if not jars:
+        return 0
     with tempfile.TemporaryDirectory(prefix="kquota-lock-") as folder:
         reason = download(list(jars.values()), Path(folder))
         if absent := [jar.file_name for jar in jars.values() if not Path(folder, jar.file_name).exists()]:
