@@ -36,9 +36,15 @@ SCHEMA: Final = pa.schema(
         ),
         *columns_of(pa.string(), *SENSOR, "mode"),
         ("asks_hold", pa.bool_()),
+        ("cause", pa.string()),
+        ("tokens", pa.float64()),
+        ("owed_ms", pa.int64()),
     ]
 )
-"""Columns of `QuotaEngine.record`: those of `decisions` without ids. Only `max_throttle_time_ms` can be null."""
+"""Columns of `QuotaEngine.record`: those of `decisions` without ids.
+
+Null can be `max_throttle_time_ms`, without a cap, and `tokens`, in shadow rows and if no debt is carried.
+"""
 STORED: Final = SCHEMA.append(pa.field("more_clients", pa.int64()))
 """Columns of `Decisions.stored`."""
 
@@ -46,6 +52,7 @@ MOST_CLIENTS: Final = 100
 """The most clients of a sensor that is held as a whole that have a row in `decisions`: those that used the most."""
 
 _MODES: Final = ("enforce", "shadow")
+_CAUSES: Final = ("violation", "debt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,8 @@ class Violations:
 
     `types` are positions in `QUOTA_TYPES`, `rows` a usage row of each entity, and `used` what it used of the type in
     the batch. Of the sensor's tags it has a user, a client-id, or both. Where `holds_user`, it is held as a whole.
+    `tokens` is NaN where none are kept. Where `is_debt`, not the rate asks for a throttle, but the bucket, because of
+    usage that is behind; then `tokens` is as of its last refill.
     """
 
     sides: Ints
@@ -66,6 +75,9 @@ class Violations:
     observed: Floats
     bound: Floats
     window_ms: Ints
+    tokens: Floats
+    owed_ms: Ints
+    is_debt: Flags
     level: Ints
     has_user: Flags
     has_client_id: Flags
@@ -125,7 +137,8 @@ class Asked:
         rows: a row of usage of each.
         keys: the key of each: `target_keys`.
         holds_user: whether the target is the user.
-        throttle_time_ms: X of each, after the cap, above 0.
+        throttle_time_ms: the throttle time of each, after the cap, above 0.
+        is_debt: see `Violations`.
     """
 
     names: EntityNames
@@ -134,14 +147,16 @@ class Asked:
     holds_user: Flags
     claims: Claims
     throttle_time_ms: Ints
+    is_debt: Flags
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, rows: Ids | Flags) -> "Asked":
         """Some of them."""
-        keys, claims = some_of(self.keys, rows), self.claims.take(rows)
-        return Asked(self.names, self.rows[rows], keys, self.holds_user[rows], claims, self.throttle_time_ms[rows])
+        keys, claims, throttle_time_ms = some_of(self.keys, rows), self.claims.take(rows), self.throttle_time_ms[rows]
+        own, holds_user, is_debt = self.rows[rows], self.holds_user[rows], self.is_debt[rows]
+        return Asked(self.names, own, keys, holds_user, claims, throttle_time_ms, is_debt)
 
     def targets(self) -> pa.Table:
         """Whom they hold: broker_id, user, and client_id, null for a user."""
@@ -181,12 +196,18 @@ NOTHING_ASKED: Final = Asked(
     _NO_FLAGS,
     Claims(_NO_IDS, _NO_FLAGS, _NO_FLAGS, _NO_FLOATS, _NO_FLOATS, _NO_IDS, _NO_FLOATS, _NO_IDS, _NO_IDS),
     _NO_IDS,
+    _NO_FLAGS,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All n violations of a batch, X of each before and after the cap (`NO_CAP` for none), and which ask for a hold."""
+    """All n violations of a batch, and which ask for a hold.
+
+    Attributes:
+        raw_ms: X of each; `cap_ms` the cap, `NO_CAP` for none.
+        capped_ms: The throttle time: X, or for a debt what is owed, after the cap.
+    """
 
     violations: Violations
     raw_ms: Ints
@@ -205,7 +226,8 @@ def judge(parts: list[Violations], caps: ThrottleCaps, sample_window_ms: int) ->
     raw_ms = throttle_time_ms(found.observed, found.bound, found.window_ms)
     caps_ms = [caps.max_throttle_time_ms(int(part.types[0]), part.window_ms, sample_window_ms) for part in parts]
     cap_ms = np.concatenate(caps_ms)
-    capped_ms = np.where(cap_ms == NO_CAP, raw_ms, np.minimum(raw_ms, cap_ms))
+    asked_ms = np.where(found.is_debt, found.owed_ms, raw_ms)
+    capped_ms = np.where(cap_ms == NO_CAP, asked_ms, np.minimum(asked_ms, cap_ms))
     return Judged(found, raw_ms, cap_ms, capped_ms, _asking(found, capped_ms))
 
 
@@ -274,6 +296,9 @@ def _rows(judged: Judged, names: EntityNames, rows: Ids, is_sensor: Flags, more:
         names_where(found.has_client_id, client_id),
         names_of(_MODES, found.sides),
         pa.array(judged.asks_hold[rows] & (is_sensor | ~found.holds_user | (more is None))),
+        names_of(_CAUSES, found.is_debt.astype(np.int64)),
+        pa.array(found.tokens, mask=np.isnan(found.tokens)),
+        pa.array(found.owed_ms),
         pa.array(np.zeros(len(rows), np.int64) if more is None else more[at], mask=~is_sensor),
     ]
     return pa.Table.from_arrays(columns, schema=STORED)

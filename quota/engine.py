@@ -33,16 +33,16 @@ from quota.resolution import NO_QUOTA, Candidates, Resolved, Side
 from quota.sensors import (
     IDLE_MS,
     UNRESOLVED,
-    BatchInstant,
     Key,
     SensorGroups,
     SensorTable,
     record_piece,
+    sensors_of,
     split_by_window,
     violated_sensors,
 )
 from quota.snapshot import QuotaSnapshot
-from quota.throttle_time import ThrottleCaps, owed_time_ms, type_that_owes_most
+from quota.throttle_time import ThrottleCaps, debt_time_ms, owed_time_ms, type_that_owes_most
 from quota.usage import EntityNames, HashedNames, Pair, Usage
 
 __all__ = ["QuotaEngine", "QuotaSnapshot", "ThrottleCaps"]
@@ -171,38 +171,41 @@ class QuotaEngine:
         self._sensors.begin_epoch(now_ms - last_ms, now_ms // self.sample_window_ms)
         self._evaluated_at_ms = now_ms
 
-    def record(self, usage: pa.Table, evaluated_at_ms: int, is_old: bool = False) -> pa.Table:
+    def record(self, usage: pa.Table, evaluated_at_ms: int) -> pa.Table:
         """Add a batch of usage to the sensors and decide who is over quota.
 
         Args:
             usage: columns sample_start_ms, broker_id (in broker scope), user, client_id, produced_bytes, fetched_bytes,
                 io_time_ns, network_time_ns, last_event_ms; others are ignored. The rows may be in any order, and an
                 entity may have many. A null measure does not touch the sensor of its type, 0 does. Rows of windows
-                before the N + 1 newest are late: they are in no rate, but are charged to the bucket.
+                before the N + 1 newest are late: they are in no rate, but are charged to the bucket. Rows with the
+                optional `in_gap` are of a time in which no throttle could be published. Their clients were not asked to
+                wait, so they take a bucket no further below 0 than one burst, N · (w / 1000) · T. What a bucket owes
+                already stays.
             evaluated_at_ms: the instant of the decision. It must not be before any event, nor before that of the last
                 call.
-            is_old: the usage is so old that no throttle is published for it. Its clients got no throttle, so it
-                takes a bucket no further below 0 than one burst, N · (w / 1000) · T. What a bucket owes already stays.
 
         Returns:
             One row for each entity and quota type that had usage in this batch and whose rate is above the bound; none
             for a sensor of which all usage in this batch is late. One more row if it is above the bound of a shadow
-            row. Where `asks_hold`, the client is to be held, alone or with its user. For columns and order see
-            `quota.decisions`.
+            row. A sensor with usage in this batch from before the newest two windows, of which the rate gives no row,
+            has rows with the cause `debt` if its bucket, right after it was charged, needs longer than (N + 1) · w to
+            come back to 0. Where `asks_hold`, the client is to be held, alone or with its user. For columns and order
+            see `quota.decisions`.
 
         Raises:
             InvalidUsage: the table or the instant breaks these rules. No sensor was changed.
         """
-        return self.decide(usage, evaluated_at_ms, is_old).table()
+        return self.decide(usage, evaluated_at_ms).table()
 
-    def decide(self, usage: pa.Table | Usage, evaluated_at_ms: int, is_old: bool = False) -> Decisions:
+    def decide(self, usage: pa.Table | Usage, evaluated_at_ms: int) -> Decisions:
         """Do what `record` does, and make no rows of the decisions yet."""
         self._check_instant(evaluated_at_ms)
         if not isinstance(usage, Usage):
             usage = Usage.read(usage, self.scope == "broker", self.sample_window_ms, evaluated_at_ms)
-        return Decisions(usage.names, self._judge(usage, evaluated_at_ms, is_old))
+        return Decisions(usage.names, self._judge(usage, evaluated_at_ms))
 
-    def asked(self, decisions: Decisions, evaluated_at_ms: int) -> Asked:
+    def asked(self, decisions: Decisions) -> Asked:
         """The throttles that the last decisions ask for, with what the buckets owe. Reads only."""
         judged = decisions.judged
         if judged is None:
@@ -216,12 +219,6 @@ class QuotaEngine:
             _, first = np.unique(found.sensors[of_users] * len(QUOTA_TYPES) + found.types[of_users], return_index=True)
             rows = rows[np.concatenate([np.flatnonzero(~found.holds_user), of_users[first]])]
             found = judged.violations.take(rows)
-        tokens = np.full(len(rows), np.nan)
-        for quota_type in range(len(QUOTA_TYPES)) if self.carry_debt else ():
-            at = (found.types == quota_type).nonzero()[0]
-            if len(at):
-                tokens[at] = self._tokens(quota_type, found.sensors[at], found.bound[at], evaluated_at_ms)
-        owed_ms = owed_time_ms(found.observed, found.window_ms, np.nan_to_num(tokens), found.bound)
         claims = Claims(
             quota_type=found.types,
             has_user=found.has_user,
@@ -229,14 +226,15 @@ class QuotaEngine:
             observed=found.observed,
             bound=found.bound,
             window_ms=found.window_ms,
-            tokens=tokens,
-            owed_ms=owed_ms,
+            tokens=found.tokens,
+            owed_ms=found.owed_ms,
             level=found.level,
         )
         of_clients, of_sensors = self._sensors.entities.keys(found.entities), self._sensors.numbers.keys(found.sensors)
         keys = tuple(np.where(found.holds_user, *halves) for halves in zip(of_sensors, of_clients, strict=True))
         keys = target_keys((keys[0], keys[1]), found.types, found.holds_user)
-        return Asked(decisions.names, found.rows, keys, found.holds_user, claims, judged.capped_ms[rows])
+        capped_ms = judged.capped_ms[rows]
+        return Asked(decisions.names, found.rows, keys, found.holds_user, claims, capped_ms, found.is_debt)
 
     def keys_of(self, targets: pa.Table, quota_types: Ints) -> Pair:
         """The keys of targets, by their names: columns broker_id, user, and client_id, null for a user."""
@@ -544,7 +542,7 @@ class QuotaEngine:
         buckets = buckets or TokenBuckets(self.num_samples, self.sample_window_ms)
         return buckets.tokens_at(ids, np.where(np.isfinite(bound), bound, 1.0), now_ms)
 
-    def _judge(self, batch: Usage, evaluated_at_ms: int, is_old: bool = False) -> Judged | None:
+    def _judge(self, batch: Usage, evaluated_at_ms: int) -> Judged | None:
         """Add a batch to the sensors. Returns the violations; None if none. The caller has checked the instant."""
         self._evaluated_at_ms = evaluated_at_ms
         newest = evaluated_at_ms // self.sample_window_ms
@@ -553,42 +551,72 @@ class QuotaEngine:
             return None
         with np.errstate(over="ignore"):
             entities, of_row = self._sensors.look_up(batch.names, evaluated_at_ms)
-            instant = BatchInstant(evaluated_at_ms, newest, self.num_samples, self.sample_window_ms, is_old)
-            groups = self._record_all(batch, of_row, instant)
+            in_time, behind = self._record_all(batch, of_row, evaluated_at_ms)
             found = (
-                self._violations(key, groups[key], batch, entities, of_row[key], evaluated_at_ms)
+                self._violations(key, in_time[key], behind[key], batch, entities, of_row[key], evaluated_at_ms)
                 for key in self._sensors.recording
             )
             violations = [of_type for of_type in found if of_type is not None]
             return judge(violations, self.max_throttle_time, self.sample_window_ms) if violations else None
 
-    def _record_all(self, batch: Usage, of_row: dict[Key, Ids], instant: BatchInstant) -> dict[Key, list[SensorGroups]]:
-        """Record a batch, window by window from the oldest. Returns the sensors touched by usage that is not late."""
-        groups: dict[Key, list[SensorGroups]] = {key: [] for key in self._sensors.recording}
-        for piece in split_by_window(batch, instant.newest, self.num_samples):
+    def _record_all(
+        self, batch: Usage, of_row: dict[Key, Ids], now_ms: int
+    ) -> tuple[dict[Key, list[SensorGroups]], dict[Key, list[SensorGroups]]]:
+        """Record a batch, window by window from the oldest. Returns the sensors with usage in time, and with behind."""
+        in_time, behind = ({key: list[SensorGroups]() for key in self._sensors.recording} for _ in range(2))
+        for piece in split_by_window(batch, now_ms // self.sample_window_ms, self.num_samples):
+            refill_to_ms = min((piece.window + 1) * self.sample_window_ms, now_ms)
             for key in self._sensors.recording:
                 group, sums, newest_ms = piece.group(batch, key[1], of_row[key], self.num_sensors)
-                record_piece(self._sensors.by_key[key], piece, group, sums, newest_ms, key[1], instant)
-                self._sensors.numbers.used_at_ms[group.sensors] = instant.now_ms
-                if piece.window is not None:
-                    groups[key].append(group)
-        return groups
+                record_piece(self._sensors.by_key[key], piece, group, sums, newest_ms, key[1], refill_to_ms)
+                self._sensors.numbers.used_at_ms[group.sensors] = now_ms
+                if not piece.is_late:
+                    in_time[key].append(group)
+                if piece.is_behind:
+                    behind[key].append(group)
+        return in_time, behind
+
+    def _owing(self, key: Key, behind: list[SensorGroups], others: Ids) -> tuple[Ids, Floats]:
+        """The sensors with usage that is behind, others apart, whose buckets owe more than (N + 1) · w; their tokens.
+
+        Not as of now: the usage since then is still to come.
+        """
+        buckets, bounds = self._sensors.by_key[key].buckets, self._sensors.by_key[key].bound
+        if buckets is None or not behind:
+            return others[:0], np.zeros(0, np.float64)
+        ids = np.setdiff1d(sensors_of(behind, self.num_sensors), others, assume_unique=True)
+        ids = ids[np.isfinite(bounds[ids])]
+        tokens = buckets.tokens_left(ids, bounds[ids])
+        owes = debt_time_ms(tokens, bounds[ids]) > (self.num_samples + 1) * self.sample_window_ms
+        return ids[owes], tokens[owes]
 
     def _violations(
-        self, key: Key, groups: list[SensorGroups], batch: Usage, entities: Ids, of_row: Ids, now_ms: int
+        self,
+        key: Key,
+        in_time: list[SensorGroups],
+        behind: list[SensorGroups],
+        batch: Usage,
+        entities: Ids,
+        of_row: Ids,
+        now_ms: int,
     ) -> Violations | None:
         """The violated quotas of one side and type, one per entity that had usage of the type. None if none is."""
         side, quota_type = key
         sensors, numbers = self._sensors.by_key[key], self._sensors.numbers
-        found = violated_sensors(sensors, groups, self.num_sensors, now_ms)
-        if found is None:
-            return None
-        ids, observed, window_ms = found
+        by_rate = violated_sensors(sensors, in_time, self.num_sensors, now_ms)
         if side is Side.SHADOW:
-            kept = sensors.is_shadow[ids]
-            ids, observed, window_ms = ids[kept], observed[kept], window_ms[kept]
-            if len(ids) == 0:
-                return None
+            kept = sensors.is_shadow[by_rate[0]]
+            by_rate = by_rate[0][kept], by_rate[1][kept], by_rate[2][kept]
+        owing, tokens_left = self._owing(key, behind, by_rate[0])
+        by_debt = owing, *sensors.windows.observed(owing, now_ms)
+        ids, observed, window_ms = (np.concatenate(parts) for parts in zip(by_rate, by_debt, strict=True))
+        if len(ids) == 0:
+            return None
+        tokens = np.full(len(by_rate[0]), np.nan)
+        if sensors.buckets is not None:
+            tokens = self._tokens(quota_type, by_rate[0], sensors.bound[by_rate[0]], now_ms)
+        tokens = np.concatenate([tokens, tokens_left])
+        owed_ms = owed_time_ms(observed, window_ms, np.nan_to_num(tokens), sensors.bound[ids])
         violated = np.zeros(self.num_sensors, np.bool_)
         violated[ids] = True
         rows = violated[of_row].nonzero()[0]
@@ -602,6 +630,7 @@ class QuotaEngine:
         of_entity = of_row[rows]
         place = np.empty(self.num_sensors, np.int64)
         place[ids] = np.arange(len(ids))
+        at = place[of_entity]
         return Violations(
             sides=np.full(len(rows), side, np.int64),
             types=np.full(len(rows), quota_type, np.int64),
@@ -610,9 +639,12 @@ class QuotaEngine:
             used=used,
             sensors=of_entity,
             holds_user=sensors.holds_user[of_entity],
-            observed=observed[place[of_entity]],
+            observed=observed[at],
             bound=sensors.bound[of_entity],
-            window_ms=window_ms[place[of_entity]],
+            window_ms=window_ms[at],
+            tokens=tokens[at],
+            owed_ms=owed_ms[at],
+            is_debt=at >= len(by_rate[0]),
             level=sensors.level[of_entity],
             has_user=numbers.has_user[of_entity],
             has_client_id=numbers.has_client_id[of_entity],

@@ -60,7 +60,7 @@ _ALMOST_ONE: Final = 1.0 - 1e-12
 _START: Final = "sample_start_ms"
 
 MAX_DEBT_BURSTS: Final = 10.0
-MAX_DEBT_BURSTS_OF_OLD: Final = 1.0  # the same for usage that is too old for a throttle to be published
+MAX_DEBT_BURSTS_OF_GAP: Final = 1.0  # the same for usage of a gap: see `quota.usage.Usage`
 _FULL: Final = np.inf  # tokens of a bucket that was never charged. They count as the burst of whatever T is in force.
 
 
@@ -214,15 +214,14 @@ class TokenBuckets:
 
         wait = −tokens / T seconds        (`quota.throttle_time.debt_time_ms`)
 
-    A bucket is charged per sample window, in order. First it is refilled to the end of the window, or to the instant of
-    evaluation if that is earlier. Then the sum of the window is taken out. The refill time never goes back. Late usage,
-    of windows that the rates no longer know, is charged before all others, as one sum and without a refill.
+    A bucket is charged per sample window, in order, also for late usage, of windows that the rates no longer know.
+    First it is refilled to the end of the window, or to the instant of evaluation if that is earlier. Then the sum of
+    the window is taken out. The refill time never goes back.
 
-    * A bucket is full when its sensor is charged for the first time. If that charge is for late usage, the bucket
-      counts as full at the start of the oldest window that the rates know.
+    * A bucket is full when its sensor is charged for the first time.
     * No debt is larger than ten bursts. What is above that is forgotten.
-    * Usage that is too old for a throttle to be published leads to no larger debt than one burst: its client got no
-      throttle. A debt that is larger already stays.
+    * Usage of a gap, in which no throttle could be published, leads to no larger debt than one burst: its client was
+      not asked to wait. A debt that is larger already stays.
     * T is the bound at the time of the charge or the look. A change of T changes nothing that is stored: from then on a
       debt is limited to ten bursts of the new T, and the time since the last charge is refilled at the new T, as in
       Kafka.
@@ -279,18 +278,15 @@ class TokenBuckets:
         tokens = np.maximum(self._tokens[sensors], burst * -MAX_DEBT_BURSTS)
         tokens += bound * (since_ms / 1000.0)
         np.minimum(tokens, burst, out=tokens)
-        self._tokens[sensors] = _charged(tokens, amounts, burst, most_bursts)
+        # A larger debt that was there stays.
+        least = np.minimum(tokens, burst * -most_bursts)
+        self._tokens[sensors] = np.maximum(tokens - amounts, least)
         self._refilled_at_ms[sensors] += since_ms
 
-    def charge_late(
-        self, sensors: Selection, amounts: Floats, bound: Floats, full_at_ms: int, most_bursts: float = MAX_DEBT_BURSTS
-    ) -> None:
-        """Take the amounts of late usage out, without a refill. A new bucket counts as full at `full_at_ms`."""
+    def tokens_left(self, sensors: Ids, bound: Floats) -> Floats:
+        """The tokens of sensors right after their last charge, when each was last refilled. T must be finite."""
         burst = self._burst_seconds * bound
-        tokens = self._tokens[sensors]
-        self._refilled_at_ms[sensors] = np.where(tokens == _FULL, full_at_ms, self._refilled_at_ms[sensors])
-        tokens = np.clip(tokens, burst * -MAX_DEBT_BURSTS, burst)
-        self._tokens[sensors] = _charged(tokens, amounts, burst, most_bursts)
+        return np.clip(self._tokens[sensors], burst * -MAX_DEBT_BURSTS, burst)
 
     def tokens_at(self, sensors: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
         """The tokens of sensors at an instant, or each at its own; −1 is full. T must be finite."""
@@ -321,9 +317,3 @@ class TokenBuckets:
         self._refilled_at_ms[:] = 0
         self._tokens[sensors] = tokens
         self._refilled_at_ms[sensors] = refilled_at_ms
-
-
-def _charged(tokens: Floats, amounts: Floats, burst: Floats, most_bursts: float) -> Floats:
-    """Tokens after a charge that leads to no larger debt than so many bursts. A larger one that was there stays."""
-    least = np.minimum(tokens, burst * -most_bursts)
-    return np.maximum(tokens - amounts, least)

@@ -23,7 +23,7 @@ from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidUsage
 from quota.rates import (
     MAX_DEBT_BURSTS,
-    MAX_DEBT_BURSTS_OF_OLD,
+    MAX_DEBT_BURSTS_OF_GAP,
     SampleWindows,
     Selection,
     TokenBuckets,
@@ -473,9 +473,18 @@ class SensorGroups:
 
 @dataclass(slots=True)
 class WindowRows:
-    """The rows of a batch that lie in the sample window of an index, or (None) all late rows."""
+    """The rows of a batch that lie in the sample window of an index, all of them usage of a gap, or none.
 
-    window: int | None
+    Attributes:
+        is_late: The window is before those that the rates know.
+        is_behind: It is before the newest two: its usage was reported by a broker or a meter that is behind.
+        in_gap: See `quota.usage.Usage`.
+    """
+
+    window: int
+    is_late: bool
+    is_behind: bool
+    in_gap: bool
     rows: Rows
     _groups: dict[tuple[int, int], SensorGroups] = field(default_factory=dict)
     _newest: dict[tuple[int, int], Ints] = field(default_factory=dict)
@@ -496,41 +505,20 @@ class WindowRows:
 
 
 def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowRows]:
-    """The rows of a batch, at least one, by sample window, oldest first. All late ones are one piece before them."""
-    oldest = newest - num_samples
-    first = int(usage.window[0])
-    if first >= oldest and (usage.window.strides == (0,) or bool((usage.window == first).all())):
-        return [WindowRows(first, _ALL)]
-    place = np.maximum(usage.window - oldest, -1) + 1
-    return [
-        WindowRows(None if at == 0 else oldest + at - 1, np.flatnonzero(place == at))
-        for at in np.flatnonzero(np.bincount(place)).tolist()
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchInstant:
-    """The instant at which a batch is evaluated; old: no throttle is published for it."""
-
-    now_ms: int
-    newest: int
-    num_samples: int
-    sample_window_ms: int
-    is_old: bool = False
-
-    @property
-    def most_bursts(self) -> float:
-        """The largest debt that the batch leads to, in bursts."""
-        return MAX_DEBT_BURSTS_OF_OLD if self.is_old else MAX_DEBT_BURSTS
-
-    @property
-    def ring_start_ms(self) -> int:
-        """The start of the oldest sample window that the rates know."""
-        return (self.newest - self.num_samples) * self.sample_window_ms
-
-    def refill_to_ms(self, window: int) -> int:
-        """Up to when buckets are refilled before this window is charged: its end, or now if that is earlier."""
-        return min((window + 1) * self.sample_window_ms, self.now_ms)
+    """The rows of a batch, at least one, by sample window, oldest first; in each the usage of a gap first."""
+    oldest, recent, first = newest - num_samples, newest - 1, int(usage.window[0])
+    if usage.in_gap is None and (usage.window.strides == (0,) or bool((usage.window == first).all())):
+        return [WindowRows(first, first < oldest, first < recent, False, _ALL)]
+    begin = int(usage.window.min())
+    place = (usage.window - begin) * 2 + 1
+    if usage.in_gap is not None:
+        place -= usage.in_gap
+    order = np.argsort(place.astype(np.min_scalar_type(int(place.max()))), kind="stable")
+    in_order = place[order]
+    begins = np.flatnonzero(np.diff(in_order, prepend=-1))
+    windows, of_gap = begin + in_order[begins] // 2, in_order[begins] % 2 == 0
+    flags = (flag.tolist() for flag in (windows, windows < oldest, windows < recent, of_gap))
+    return [WindowRows(*piece) for piece in zip(*flags, np.split(order, begins[1:]), strict=True)]
 
 
 def record_piece(
@@ -540,11 +528,12 @@ def record_piece(
     sums: Ints,
     newest_ms: Ints,
     quota_type: int,
-    instant: BatchInstant,
+    refill_to_ms: int,
 ) -> None:
     """Put one window's usage of one type into samples (unless late) and buckets (unless unbounded)."""
+    most_bursts = MAX_DEBT_BURSTS_OF_GAP if piece.in_gap else MAX_DEBT_BURSTS
     for selection, places in group.blocks():
-        if piece.window is not None:
+        if not piece.is_late:
             sensors.windows.add(selection, piece.window, sums[places], newest_ms[places])
         if sensors.buckets is None:
             continue
@@ -555,30 +544,32 @@ def record_piece(
         if not bounded.all():
             chosen = np.flatnonzero(bounded)
             charged, bound, charge = at_places(selection, chosen), bound[chosen], charge[chosen]
-        if piece.window is not None:
-            sensors.buckets.charge(charged, charge, bound, instant.refill_to_ms(piece.window), instant.most_bursts)
-        else:
-            sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms, instant.most_bursts)
+        sensors.buckets.charge(charged, charge, bound, refill_to_ms, most_bursts)
+
+
+def sensors_of(groups: list[SensorGroups], num_sensors: int) -> Ids:
+    """The sensors of these groups, each once, ascending."""
+    present = np.zeros(num_sensors, np.bool_)
+    for group in groups:
+        present[group.sensors] = True
+    return present.nonzero()[0]
 
 
 def violated_sensors(
     sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int
-) -> tuple[Ids, Floats, Ints] | None:
-    """The sensors of these groups whose rate is above their bound, each once, and O and W of each; None if none."""
+) -> tuple[Ids, Floats, Ints]:
+    """The sensors of these groups whose rate is above their bound, each once, and O and W of each."""
     if len(groups) == 1:
         blocks = [selection for selection, _ in groups[0].blocks()]
     else:
-        present = np.zeros(num_sensors, np.bool_)
-        for group in groups:
-            present[group.sensors] = True
-        ids = present.nonzero()[0]
+        ids = sensors_of(groups, num_sensors)
         blocks = [ids[start : start + BLOCK_ROWS] for start in range(0, len(ids), BLOCK_ROWS)]
-    found = []
+    found = [(np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64))]
     for selection in blocks:
         at, observed, window_ms = sensors.windows.violated(selection, sensors.bound[selection], now_ms)
         if len(at):
             found.append((at_places(selection, at), observed, window_ms))
-    if len(found) < 2:
-        return found[0] if found else None
+    if len(found) <= 2:
+        return found[-1]
     ids, observed, window_ms = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return ids, observed, window_ms

@@ -312,7 +312,8 @@ BLOCK_ROWS: Final = 1 << 15
 
 BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")
-COLUMNS: Final = ("sample_start_ms", "broker_id", "user", "client_id", *BYTES, *_TIMES, "last_event_ms")
+IN_GAP: Final = "in_gap"
+COLUMNS: Final = ("sample_start_ms", "broker_id", "user", "client_id", *BYTES, *_TIMES, "last_event_ms", IN_GAP)
 """The columns that `QuotaEngine.record` reads."""
 
 
@@ -369,12 +370,16 @@ class NameReader:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One batch of usage rows: indices of sample windows, last events, and a measure per quota type."""
+    """One batch of usage rows: indices of sample windows, last events, and a measure per quota type.
+
+    `in_gap`: the usage of a time in which no throttle could be published; None for no row.
+    """
 
     names: EntityNames
     window: Ints
     last_ms: Ints
     measures: tuple[Measure, Measure, Measure]
+    in_gap: Flags | None = None
 
     def rows(self, start: int, stop: int) -> "Usage":
         """The rows from start to stop."""
@@ -383,11 +388,14 @@ class Usage:
             for one in self.measures
         )
         window, last_ms = self.window[start:stop], self.last_ms[start:stop]
-        return Usage(self.names.rows(start, stop), window, last_ms, (produced, fetched, time))
+        in_gap = None if self.in_gap is None else self.in_gap[start:stop]
+        return Usage(self.names.rows(start, stop), window, last_ms, (produced, fetched, time), in_gap)
 
     @classmethod
     def read(cls, table: pa.Table, has_brokers: bool, sample_window_ms: int, evaluated_at_ms: int | Ints) -> "Usage":
         """Read a usage table with `COLUMNS`, evaluated at an instant or each row at its own, and check it.
+
+        A table without `in_gap`, or with null there, has no usage of a gap.
 
         Raises:
             InvalidUsage: A column or a value is wrong, or an event is after its evaluation.
@@ -403,7 +411,10 @@ class Usage:
             raise InvalidUsage(message)
         produced, fetched = (_measure(table, name) for name in BYTES)
         io, network = (_measure(table, name) for name in _TIMES)
-        return cls(EntityNames(table, has_brokers), window, last_ms, (produced, fetched, _both(io, network)))
+        in_gap = None
+        if IN_GAP in table.schema.names and pc.any(flags := _column(table, IN_GAP)).as_py():
+            in_gap = flags.fill_null(False).to_numpy(zero_copy_only=False)
+        return cls(EntityNames(table, has_brokers), window, last_ms, (produced, fetched, _both(io, network)), in_gap)
 
 
 def _windows(start_ms: Ints, last_ms: Ints, sample_window_ms: int) -> Ints:

@@ -68,6 +68,10 @@ class BatchRow(c.PipelineRow):
         "Events of client-ids beyond the first 1 000 new ones of their user in an hour; they count as client-id "
         "`<other>`."
     )
+    gap_since_ms: c.EpochMs | None = c.field(
+        "If the batch has usage of a gap, in which no throttle could be published: since when, by the driver's clock.",
+        default=None,
+    )
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")
 
 
@@ -233,7 +237,7 @@ class DecisionRow(c.PipelineRow):
     window_ms: c.DurationMs = c.field("W, the span the rate was measured over.")
     raw_throttle_time_ms: c.DurationMs = c.field("X = (O − T) / T · W, rounded, before the cap.")
     max_throttle_time_ms: c.DurationMs | None = c.field("The cap; null for none.")
-    throttle_time_ms: c.DurationMs = c.field("X after the cap.")
+    throttle_time_ms: c.DurationMs = c.field("X, or of a `debt` what is owed, after the cap.")
     level: c.Number = c.field("Which of the 8 levels of quotas matched; 1 is the most specific.", ge=1, le=8)
     sensor_user: c.Name = c.field('User part of the sensor; "" if it is not part of it.')
     sensor_client_id: c.Name = c.field('Client-id part of the sensor; "" if it is not part of it.')
@@ -244,6 +248,12 @@ class DecisionRow(c.PipelineRow):
         "True if the row asks for a hold: the row of a sensor that is held as a whole, and of a client that is held on "
         "its own the quota with the longest wait."
     )
+    cause: Annotated[Literal["violation", "debt"], c.Unit("cause")] = c.field(
+        "`violation`: the rate is above the bound. `debt`: late usage has brought the bucket so far below 0 that it "
+        "needs longer than (N + 1) sample windows to come back."
+    )
+    tokens: c.Tokens | None = c.field("What the bucket held; null in shadow mode and if no debt is carried.")
+    owed_ms: c.DurationMs = c.field("The larger of X and of the time that the bucket needs to come back to 0.")
     more_clients: c.Count | None = c.field(
         "How many clients of the sensor have no row, because at most 100 do, those that used the most; null in rows of "
         "clients."

@@ -150,7 +150,7 @@ class ThrottleRecord(BaseModel):
 _FIELDS: Final = tuple(ThrottleRecord.model_fields)
 MESSAGE_COLUMNS: Final = (*(name for name in _FIELDS if name != SENSOR_FIELD), *SENSOR)
 """The columns of `throttle_events` that a record is made of."""
-_VERBS: Final[Mapping[str, Verb]] = {"violation": "throttle", "extended": "extend"}
+_VERBS: Final[Mapping[str, Verb]] = {"violation": "throttle", "debt": "throttle", "extended": "extend"}
 
 BATCH_CAUSES: Final = frozenset(_VERBS)
 """The causes of records that a batch asks for; the others are those of checks."""

@@ -122,6 +122,10 @@ class UsageRow(UsageSums, _Sample):
     """The sums of a batch per sample window and client. This table is the write-ahead log of the rates."""
 
     last_event_ms: c.EpochMs = c.field("The newest event time of the row.")
+    in_gap: c.Flag = c.field(
+        "True for usage of a time in which no throttle could be published: it leads to no larger debt than one burst.",
+        default=False,
+    )
     time_epoch: c.Number = c.TIME_EPOCH
     evaluated_at_ms: c.EpochMs = c.field("The instant at which the batch is evaluated, in event time.")
     quota_version: c.Number = c.field("Version of the quota table with which the batch is decided.")

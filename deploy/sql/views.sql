@@ -117,7 +117,7 @@ WITH records AS (
 SELECT publish_seq, written_at_ms, timestamp_millis(written_at_ms) AS written_at,
   cluster, broker_id, user, client_id, except_client_ids, quota_type,
   CASE WHEN action = 'release' THEN 'release'
-    WHEN cause = 'violation' THEN 'throttle'
+    WHEN cause IN ('violation', 'debt') THEN 'throttle'
     WHEN cause = 'extended' THEN 'extend'
     ELSE 'renew' END AS verb,
   cause,
@@ -339,7 +339,7 @@ WITH read AS (
   SELECT cluster, query_id, batch_id, count(*) AS records,
     min(throttled_until_ms - throttle_time_ms) AS first_ms, max(throttled_until_ms - throttle_time_ms) AS last_ms
   FROM throttle_events
-  WHERE due_ms IS NULL AND cause IN ('violation', 'extended')
+  WHERE due_ms IS NULL AND cause IN ('violation', 'debt', 'extended')
   GROUP BY cluster, query_id, batch_id
 )
 SELECT b.cluster, b.query_id, b.batch_id, b.time_epoch, b.evaluated_at_ms, b.evaluated_at,

@@ -324,7 +324,9 @@ def verify(
     told = say if is_table(output) else remark
     told(
         f"{as_iso(found.since_ms)} to {as_iso(found.until_ms)} UTC, "
-        f"{found.batches} batches with usage, {found.records} records: "
+        f"{found.batches} batches with usage"
+        + (f" (and {found.uncomparable} that cannot be: what they depend on is not kept)" if found.uncomparable else "")
+        + f", {found.records} records: "
         f"{found.decisions} decisions, {len(found.mismatches)} mismatches"
     )
     if found.mismatches:

@@ -102,7 +102,7 @@ class _Replay:
             self._has_begun = True
         job.wait_until(at_ms)
         job.put_in_force(snapshot)
-        decided = job.decide(batch.usage, evaluation, batch.is_old, holds=start is None)
+        decided = job.decide(batch.usage, evaluation, holds=start is None and not batch.is_old)
         self._result.rows += len(batch.clients)
         if self._since_ms <= at_ms < self._until_ms:
             self._result.evaluations += 1

@@ -16,7 +16,7 @@ from pipeline.tables.reading import TimeSlices
 from quota.arrays import Ids, Ints
 from quota.entity import REQUEST
 from quota.replay import Evaluation, in_batches
-from quota.usage import Usage
+from quota.usage import IN_GAP, Usage
 from schemas.names import ClientKey
 from schemas.throttle_record import Target
 
@@ -72,7 +72,7 @@ class UsageReader:
     def _rows(self, start_ms: int, end_ms: int) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
         if self._request.source == "usage":
-            columns += ["time_epoch", "query_id", "batch_id", "quota_version", "sample_start_ms"]
+            columns += ["time_epoch", "query_id", "batch_id", "quota_version", "sample_start_ms", IN_GAP]
         # One dictionary for all chunks, so that the batches are slices of one array.
         rows = self.table.read(columns, start_ms, end_ms).unify_dictionaries()
         for name in () if self._reads_times else _TIMES:

@@ -1,18 +1,20 @@
 """Stored decisions and throttle records compared with what the stored usage and quotas lead to."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache, lru_cache
 from itertools import groupby
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.clock import Moment
 from pipeline.replay.request import usage_not_kept
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.address import table_uri
-from pipeline.tables.reading import TimeSlices, read_table, split_range
+from pipeline.tables.queries import rows_of
+from pipeline.tables.reading import TimeSlices, read_table
 from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.decider import Decider
 from quota.engine import Scope
@@ -29,6 +31,7 @@ from quota.replay import (
     evaluation_of,
 )
 from quota.resolution import ClientsApart
+from quota.sensors import BUCKETS_SCHEMA, of_sensors_with_parts
 from schemas.arrow import arrow_schema
 from schemas.rows import DecisionRow
 from schemas.throttle_record import BATCH_CAUSES, Target
@@ -37,112 +40,154 @@ _DERIVED: Final = frozenset({"evaluated_at", "date"})
 _ROWS: Final = pa.schema([field.remove_metadata() for field in arrow_schema(DecisionRow) if field.name not in _DERIVED])
 
 Progress = Callable[[int, int], None]
-"""Called with how much is done and how much there is, in ms of the range."""
+"""Called with how many batches are done and how many there are."""
 
 
 # Stored batches that were decided with the same engine settings, so that one engine can decide them again.
+#
+# It begins after a snapshot of the token buckets, with the usage of the sample windows before, and takes up each later
+# snapshot, as the job did: see `pipeline.stream.job_tables.SensorStateTable`. Without an earlier snapshot it begins
+# with the first batch of the tables, if all usage since then is kept, or after the last one with another sample window.
 
 _SLICE_MS: Final = 60_000
+_NEVER_MS: Final = 1 << 62
 
-BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "time_epoch", "evaluated_at_ms", "engine_settings")
+BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
+_STATE_COLUMNS: Final = ("query_id", "batch_id", *BUCKETS_SCHEMA.names)
 
-Redecided = tuple[StoredBatch, pa.Table]
-"""A batch, and its decisions by the quotas it was decided with."""
+Key = tuple[str, int]
+"""A batch: its query and number."""
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedBatches:
-    """Consecutive batches of one time epoch with the same engine settings.
+class Slice:
+    """Batches that were decided again, each with its decisions by the quotas it was decided with.
 
     Attributes:
-        first_ms: Instant at which the first one was evaluated; `last_ms` the last one.
-        time_epoch: The epoch that these instants belong to. At its begin the engine's sample windows were empty.
-        begins_after: The engine began empty after this batch, which had another sample window. None if there is
-            no such batch.
+        begin_ms: No row that is based on them was evaluated before; `end_ms` none from there on.
+    """
+
+    begin_ms: int
+    end_ms: int
+    batches: Sequence[tuple[StoredBatch, pa.Table]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive batches with the same engine settings.
+
+    Attributes:
+        batches: In the order they were decided; the first ones only fill the sample windows.
+        compared: Those whose decisions can be compared.
     """
 
     cluster: str
     settings: EngineSettings
-    batches: frozenset[tuple[str, int]]
-    first_ms: int
-    last_ms: int
-    last_query_id: str
-    time_epoch: int
-    begins_after: Evaluation | None
-
-    @classmethod
-    def from_rows(cls, rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> Self:
-        """From rows of `batches`, in order, with the same cluster and settings; `known` as of `split_by_settings`."""
-        return cls(
-            cluster=rows[0]["cluster"],
-            settings=EngineSettings.model_validate_json(rows[0]["engine_settings"]),
-            batches=frozenset((row["query_id"], row["batch_id"]) for row in rows),
-            first_ms=rows[0]["evaluated_at_ms"],
-            last_ms=rows[-1]["evaluated_at_ms"],
-            last_query_id=rows[-1]["query_id"],
-            time_epoch=rows[0]["time_epoch"],
-            begins_after=_begins_after(rows[0], known),
-        )
-
-    @property
-    def begin_ms(self) -> int:
-        """The first instant whose usage is read: the rates of the first batch reach back this far."""
-        return self.first_ms - self.settings.rate_span_ms
+    batches: tuple[Evaluation, ...]
+    compared: frozenset[Key]
 
 
-def split_by_settings(rows: list[dict[str, Any]], known: list[dict[str, Any]] | None = None) -> list[RecordedBatches]:
-    """Split rows of `batches` wherever cluster, time epoch or settings change.
+class Kept:
+    """What is still stored to decide batches again from.
 
     Args:
-        known: All rows with the start of an engine: `rows`, and those of batches before them. None: `rows`.
+        rows: Rows of `batches`, with `engine_settings` and `good_count`, in the order they were decided.
+        snapshots: The batches after which the buckets are stored.
+        oldest: Time epoch and instant of the oldest stored usage.
     """
-    groups = groupby(sorted(rows, key=_order), lambda row: (row["cluster"], row["engine_settings"], _order(row)[0]))
-    return [RecordedBatches.from_rows([*alike], known or rows) for _, alike in groups]
+
+    def __init__(self, rows: list[dict[str, Any]], snapshots: Collection[Key], oldest: tuple[int, int]) -> None:
+        self._rows, self._oldest = rows, oldest
+        self._has_snapshot = [_key_of(row) in snapshots for row in rows]
+        self._window_ms = [_settings_of(row["engine_settings"]).sample_window_ms for row in rows]
+
+    def stretches(self, since_ms: int, until_ms: int) -> tuple[list[Stretch], int]:
+        """The stretches of a range, both ends inclusive, and how many batches with usage cannot be compared."""
+        found, uncomparable = list[Stretch](), 0
+        places = groupby(
+            range(len(self._rows)), lambda at: (self._rows[at]["cluster"], self._rows[at]["engine_settings"])
+        )
+        for (cluster, engine_settings), group in places:
+            asked = [at for at in group if since_ms <= self._rows[at]["evaluated_at_ms"] <= until_ms]
+            if not asked:
+                continue
+            settings = _settings_of(engine_settings)
+            first, compared_from = self._begin(asked, settings)
+            batches = tuple(_evaluation(self._rows[at]) for at in range(first, asked[-1] + 1))
+            compared = frozenset(_key_of(self._rows[at]) for at in asked if at >= compared_from)
+            if compared:
+                found.append(Stretch(cluster, settings, batches, compared))
+            uncomparable += sum(self._rows[at]["good_count"] > 0 for at in asked if at < compared_from)
+        return found, uncomparable
+
+    def _begin(self, asked: list[int], settings: EngineSettings) -> tuple[int, int]:
+        """The place of the first batch to decide, and of the first one that can be compared."""
+        rows, span_ms = self._rows, settings.rate_span_ms
+        others = (at for at in range(asked[0]) if self._window_ms[at] != settings.sample_window_ms)
+        floor = 1 + max(others, default=-1)
+        with_usage = (self._instant(at) for at in range(floor, len(rows)) if rows[at]["good_count"])
+        is_whole = next(with_usage, self._oldest) >= self._oldest
+        snapshots = [
+            at
+            for at in range(floor, asked[-1])
+            if self._has_snapshot[at] and (is_whole or self._instant(at, span_ms) >= self._oldest)
+        ]
+        before = [at for at in snapshots if at < asked[0]]
+        if not before and is_whole:
+            return floor, asked[0]
+        if not snapshots:
+            return asked[-1], asked[-1] + 1
+        begin = before[-1] if before else snapshots[0]
+        filling = (at for at in range(floor, begin) if self._instant(at) >= self._instant(begin, span_ms))
+        return next(filling, begin), max(begin + 1, asked[0])
+
+    def _instant(self, at: int, before_ms: int = 0) -> tuple[int, int]:
+        return self._rows[at]["time_epoch"], self._rows[at]["evaluated_at_ms"] - before_ms
 
 
-def _begins_after(first: dict[str, Any], known: list[dict[str, Any]]) -> Evaluation | None:
-    """The newest batch before the first one that had another sample window; None without such a batch."""
-    span_ms = _window_ms(first["engine_settings"])
-    unfit = (row for row in known if _window_ms(row["engine_settings"]) != span_ms)
-    newest = max((row for row in unfit if _order(row) < _order(first)), key=_order, default=None)
-    if newest is None:
-        return None
-    identity = {name: newest[name] for name in ("query_id", "batch_id", "evaluated_at_ms")}
-    return Evaluation(**identity, quota_version=-1, time_epoch=_order(newest)[0])
+def _key_of(row: Mapping[str, Any]) -> Key:
+    return row["query_id"], row["batch_id"]
 
 
-def _order(row: dict[str, Any]) -> tuple[int, int, int, str]:
-    return row["time_epoch"], row["evaluated_at_ms"], row["batch_id"], row["query_id"]
+def _evaluation(row: Mapping[str, Any]) -> Evaluation:
+    return Evaluation(**{name: row[name] for name in BATCH_COLUMNS[1:]})
 
 
 @cache
-def _window_ms(engine_settings: str) -> int:
-    return EngineSettings.model_validate_json(engine_settings).sample_window_ms
+def _settings_of(engine_settings: str) -> EngineSettings:
+    return EngineSettings.model_validate_json(engine_settings)
 
 
 def decided_again(
-    recorded: RecordedBatches,
-    scope: Scope,
-    usage: TimeSlices,
-    snapshot_at: SnapshotAt,
-) -> Iterator[tuple[int, list[Redecided]]]:
-    """Decide batches again, slice by slice: the end of each slice in ms, exclusive, and its batches with usage.
+    stretch: Stretch, scope: Scope, usage: TimeSlices, states: TimeSlices, snapshot_at: SnapshotAt
+) -> Iterator[Slice]:
+    """Decide batches again, slice by slice; a slice has those that are compared.
 
     Args:
-        usage: The table `usage` by `evaluated_at_ms`.
+        usage: The table `usage` by `evaluated_at_ms`; `states` the table `sensor_state`.
     """
-    decider = Rehearsal(Settings(engine=recorded.settings), scope, cluster=recorded.cluster).decider
-    unfit = recorded.begins_after
-    last_query_id = recorded.last_query_id
-    for start_ms, end_ms in split_range(recorded.begin_ms, recorded.last_ms + 1, _SLICE_MS):
-        rows = usage.read(USAGE_COLUMNS, start_ms, end_ms, [("time_epoch", "=", recorded.time_epoch)])
-        batches = (
-            batch
-            for batch in batches_of(rows, last_query_id)
-            if unfit is None or evaluation_of(batch).is_after(unfit, last_query_id)
-        )
-        again = [(batch, _decide(decider, batch, snapshot_at)) for batch in batches]
-        yield end_ms, [(batch, rows) for batch, rows in again if (batch.query_id, batch.batch_id) in recorded.batches]
+    decider = Rehearsal(Settings(engine=stretch.settings), scope, cluster=stretch.cluster).decider
+    groups = groupby(stretch.batches, lambda one: (one.time_epoch, one.evaluated_at_ms // _SLICE_MS))
+    slices = [tuple(group) for _, group in groups]
+    for batches, following in zip(slices, [*slices[1:], ()], strict=True):
+        epoch, begin_ms, end_ms = batches[0].time_epoch, batches[0].evaluated_at_ms, batches[-1].evaluated_at_ms + 1
+        rows = usage.read(USAGE_COLUMNS, begin_ms, end_ms, [("time_epoch", "=", epoch)])
+        found = {(one.query_id, one.batch_id): one for one in batches_of(rows)}
+        stored = states.read(_STATE_COLUMNS, begin_ms, end_ms, [("time_epoch", "=", epoch)])
+        snapshots = {*zip(stored["query_id"].to_pylist(), stored["batch_id"].to_pylist(), strict=True)}
+        again = list[tuple[StoredBatch, pa.Table]]()
+        for one in batches:
+            key = one.query_id, one.batch_id
+            batch = found.get(key) or StoredBatch(**asdict(one), usage=rows.slice(0, 0))
+            decided = _decide(decider, batch, snapshot_at)
+            if key in stretch.compared:
+                again.append((batch, decided))
+            if key in snapshots:
+                own = (pc.field("query_id") == key[0]) & (pc.field("batch_id") == key[1])
+                decider.restore_buckets(of_sensors_with_parts(stored.filter(own)))
+        # A check is based on the batch before it, and evaluated after it: its record is of the slice of its batch.
+        is_last = not following or following[0].time_epoch != epoch
+        yield Slice(begin_ms, _NEVER_MS if is_last else following[0].evaluated_at_ms, again)
 
 
 def _decide(decider: Decider, batch: StoredBatch, snapshot_at: SnapshotAt) -> pa.Table:
@@ -157,6 +202,8 @@ class Verification:
 
     Attributes:
         batches: How many batches with usage were decided again.
+        uncomparable: How many batches with usage could not be: they are older than the oldest snapshot of the buckets
+            and the usage before it that are kept.
         records: How many throttle records were compared: whom they hold, and for which quota type.
         mismatches: Every row that differs, is missing, or should not be there.
     """
@@ -164,6 +211,7 @@ class Verification:
     since_ms: int
     until_ms: int
     batches: int = 0
+    uncomparable: int = 0
     decisions: int = 0
     records: int = 0
     mismatches: list[Difference] = field(default_factory=list)
@@ -174,71 +222,54 @@ def verify(
 ) -> Verification:
     """Decide all stored batches of a range again and compare every row of `decisions`, and whom the records hold.
 
-    Only batches whose rates can be recomputed in full are compared: their windows must not reach back further than
-    the stored usage. Batches that a running job adds meanwhile are left out. `until_ms` is inclusive.
+    Only batches whose rates and buckets can be recomputed in full are compared: see `Kept`. Batches that a running job
+    adds meanwhile are left out. `until_ms` is inclusive.
 
     Raises:
         NotFound: No batch of the range can be recomputed.
     """
     # `batches` is read first: the decisions of a batch that is in it are stored before they are read below.
-    rows = read_table(table_uri(root, "batches"), [*BATCH_COLUMNS, "good_count"])
-    usage = TimeSlices(table_uri(root, "usage"), "evaluated_at_ms")
-    known = rows.to_pylist()
-    within = _recomputable(known, usage, since_ms, until_ms)
-    if not within:
+    rows = read_table(table_uri(root, "batches"), [*BATCH_COLUMNS, "engine_settings", "good_count"]).to_pylist()
+    usage, states = (TimeSlices(table_uri(root, name), "evaluated_at_ms") for name in ("usage", "sensor_state"))
+    epochs = usage.epochs
+    if not rows or not epochs:
         raise usage_not_kept(usage.uri)
-    parts = split_by_settings(within, known)
-    result, excepted_at = Verification(parts[0].first_ms, parts[-1].last_ms), _exceptions(snapshot_at)
-    whole_ms = sum(part.last_ms - part.begin_ms for part in parts)
-    done_ms = 0
-    for part in parts:
-        slices_end_ms = part.begin_ms
-        for end_ms, batches in decided_again(part, scope, usage, snapshot_at):
-            decided = _check(root, part, slices_end_ms, end_ms, batches, result)
-            _check_records(root, part, slices_end_ms, end_ms, excepted_at, decided, result)
-            done_ms += end_ms - slices_end_ms
-            slices_end_ms = end_ms
-            progress(done_ms, whole_ms)
+    last_query_id = max(map(_evaluation, rows), key=lambda one: one.order("")).query_id
+    rows.sort(key=lambda row: _evaluation(row).order(last_query_id))
+    snapshots = {_key_of(row) for row in rows_of(states.distinct(["query_id", "batch_id"]))}
+    kept = Kept(rows, snapshots, (epochs[0].time_epoch, epochs[0].first_ms))
+    stretches, uncomparable = kept.stretches(since_ms, until_ms)
+    if not stretches:
+        raise usage_not_kept(usage.uri)
+    compared = [
+        one for stretch in stretches for one in stretch.batches if (one.query_id, one.batch_id) in stretch.compared
+    ]
+    result = Verification(compared[0].evaluated_at_ms, compared[-1].evaluated_at_ms, uncomparable=uncomparable)
+    excepted_at, done, whole = _exceptions(snapshot_at), 0, len(compared)
+    for stretch in stretches:
+        for part in decided_again(stretch, scope, usage, states, snapshot_at):
+            decided = _check(root, stretch.cluster, part, result)
+            _check_records(root, part, excepted_at, decided, result)
+            done += len(part.batches)
+            progress(done, whole)
     return result
 
 
-def _recomputable(rows: list[dict[str, Any]], usage: TimeSlices, since_ms: int, until_ms: int) -> list[dict[str, Any]]:
-    """Rows of `batches` in the range whose windows do not reach back further than the stored usage of their epoch."""
-    span = usage.span()
-    if span is None:
-        return []
-    stored = usage.read(["time_epoch", "evaluated_at_ms"], span[0], span[1] + 1)
-    oldest = stored.group_by("time_epoch").aggregate([("evaluated_at_ms", "min")]).to_pydict()
-    oldest_ms = dict(zip(oldest["time_epoch"], oldest["evaluated_at_ms_min"], strict=True))
-    for epoch in {row["time_epoch"] for row in rows} & oldest_ms.keys():
-        of_epoch = [row for row in rows if row["time_epoch"] == epoch]
-        if any(row["good_count"] and row["evaluated_at_ms"] < oldest_ms[epoch] for row in of_epoch):
-            oldest_ms[epoch] += max(part.settings.rate_span_ms for part in split_by_settings(of_epoch))
-    return [
-        row
-        for row in rows
-        if max(since_ms, oldest_ms.get(row["time_epoch"], until_ms + 1)) <= row["evaluated_at_ms"] <= until_ms
-    ]
-
-
-def _check(
-    root: str, part: RecordedBatches, start_ms: int, end_ms: int, batches: Sequence[Redecided], result: Verification
-) -> pa.Table:
-    stored = _rows_of(root, "decisions", _ROWS.names, part, start_ms, end_ms)
-    recomputed = _identified(batches, part.cluster)
-    result.batches += len(batches)
+def _check(root: str, cluster: str, part: Slice, result: Verification) -> pa.Table:
+    stored = _rows_of(root, "decisions", _ROWS.names, part)
+    recomputed = _identified(part, cluster)
+    result.batches += sum(batch.usage.num_rows > 0 for batch, _ in part.batches)
     result.decisions += stored.num_rows
     result.mismatches += differences(stored, recomputed)
     return recomputed
 
 
-def _rows_of(
-    root: str, name: str, columns: Sequence[str], part: RecordedBatches, start_ms: int, end_ms: int
-) -> pa.Table:
-    """The rows of a slice of time that are of these batches."""
-    conditions = [("evaluated_at_ms", ">=", start_ms), ("evaluated_at_ms", "<", end_ms)]
+def _rows_of(root: str, name: str, columns: Sequence[str], part: Slice) -> pa.Table:
+    """The rows that are based on the batches of a slice."""
+    conditions = [("evaluated_at_ms", ">=", part.begin_ms), ("evaluated_at_ms", "<", part.end_ms)]
     stored = read_table(table_uri(root, name), [*columns], conditions)
-    mine = [key in part.batches for key in zip(*(stored[name].to_pylist() for name in KEY[:2]), strict=True)]
+    keys = {(batch.query_id, batch.batch_id) for batch, _ in part.batches}
+    mine = [key in keys for key in zip(*(stored[name].to_pylist() for name in KEY[:2]), strict=True)]
     return stored.filter(pa.array(mine, pa.bool_()))
 
 
@@ -260,20 +291,12 @@ _RECORD: Final = (
 )
 
 
-def _check_records(
-    root: str,
-    part: RecordedBatches,
-    start_ms: int,
-    end_ms: int,
-    excepted_at: ExceptedAt,
-    decided: pa.Table,
-    result: Verification,
-) -> None:
+def _check_records(root: str, part: Slice, excepted_at: ExceptedAt, decided: pa.Table, result: Verification) -> None:
     """Compare whom the records of a slice hold with the decisions and quotas that they are based on.
 
     A release names whom it lets go, whatever the quotas are by then.
     """
-    rows = _rows_of(root, "throttle_events", _RECORD, part, start_ms, end_ms).sort_by("publish_seq").to_pylist()
+    rows = _rows_of(root, "throttle_events", _RECORD, part).sort_by("publish_seq").to_pylist()
     asking = decided.filter(decided["asks_hold"]).to_pylist()
     asked = {(row["query_id"], row["batch_id"], row["quota_type"], Target.of(row)) for row in asking}
     versions = sorted({row["quota_version"] for row in (*rows, *decided.select(["quota_version"]).to_pylist())})
@@ -300,10 +323,10 @@ def _whom(row: Mapping[str, Any], version: int, excepted_at: ExceptedAt) -> dict
     return {"holds_user": excepted is not None, "except_client_ids": None if excepted is None else [*excepted]}
 
 
-def _identified(batches: Sequence[Redecided], cluster: str) -> pa.Table:
-    """The decisions of batches as rows of `decisions`, with all columns that are compared."""
+def _identified(part: Slice, cluster: str) -> pa.Table:
+    """The decisions of a slice as rows of `decisions`, with all columns that are compared."""
     tables = [_ROWS.empty_table()]
-    for batch, rows in batches:
+    for batch, rows in part.batches:
         if not rows.num_rows:
             continue
         copied = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")

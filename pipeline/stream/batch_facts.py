@@ -1,4 +1,11 @@
-"""The facts of a micro-batch: in the same commit as its usage, and as a row of `batches`."""
+"""The facts of a micro-batch: in the same commit as its usage, and as a row of `batches`.
+
+**Gaps.** A client that was not asked to wait in time shall not wait for an outage of the job. Usage of a gap leads to
+no larger debt than one burst. It is usage that is older than `max_decision_age_ms` when its batch is collected, and
+newer than what the batch before could answer. So usage of one broker that is always late is no gap: the batch before
+was collected after it. A gap goes on, over many batches, until the first batch without such usage. A job without a
+batch before could answer nothing.
+"""
 
 import json
 from collections.abc import Mapping
@@ -8,11 +15,23 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from pipeline.settings.model import EngineSettings
+from quota.arrays import Flags, Ints
 from quota.replay import Evaluation
 from schemas.arrow import conform
 from schemas.rows import BatchRow
 
 METADATA_KEY: Final = "kquota.batch"
+
+
+def in_gap(last_event_ms: Ints, processed_at_ms: int, answered_until_ms: int, max_decision_age_ms: int) -> Flags:
+    """Which rows are usage of a gap, by the time of their last event; neither limit is one itself.
+
+    Args:
+        processed_at_ms: When the batch was collected.
+        answered_until_ms: Of the batch before: see `BatchFacts`; 0 without one.
+    """
+    is_old = last_event_ms < processed_at_ms - max_decision_age_ms
+    return is_old & (last_event_ms > answered_until_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +48,8 @@ class BatchFacts:
         ignored_count: Null values and empty arrays.
         dead_count: Elements and records that were refused, including those that `dead_letters` only counts.
         folded_count: Events of client-ids beyond the limit of new ones: see `pipeline.stream.usage_columns`.
+        gap_since_ms: Until when, by the driver's clock, usage could be answered before the gap that the batch has usage
+            of; see `in_gap`. None if it has none.
     """
 
     evaluation: Evaluation
@@ -43,6 +64,7 @@ class BatchFacts:
     dead_count: int
     topic_ids: str | None = None
     folded_count: int = 0
+    gap_since_ms: int | None = None
 
     @property
     def versions(self) -> dict[str, int]:
@@ -51,8 +73,13 @@ class BatchFacts:
 
     @property
     def age_ms(self) -> int:
-        """How old the usage was when it was collected, by stored times: publishing and debts go by it, and replays."""
+        """How old the usage was when it was collected, by stored times: publishing goes by it, and replays."""
         return self.processed_at_ms - self.evaluation.evaluated_at_ms
+
+    @property
+    def answered_until_ms(self) -> int:
+        """Until when usage could be answered. In the next batch usage after it may be of a gap."""
+        return self.processed_at_ms if self.gap_since_ms is None else self.gap_since_ms
 
     @property
     def ids_of_topics(self) -> dict[str, str]:

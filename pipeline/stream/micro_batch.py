@@ -18,9 +18,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
@@ -28,7 +30,7 @@ from pipeline.clock import Clock, Moment
 from pipeline.cluster.topic_ids import JobTopics
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import Settings
-from pipeline.stream.batch_facts import BatchFacts
+from pipeline.stream.batch_facts import BatchFacts, in_gap
 from pipeline.stream.checkpoint import OffsetLog, OffsetRange
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import JobTables, Outcome
@@ -48,6 +50,7 @@ from pipeline.throttle.purgatory import ThrottlePurgatory
 from quota.entity import OTHER
 from quota.replay import Evaluation, begins_time_epoch
 from quota.snapshot import QuotaSnapshot
+from quota.usage import IN_GAP
 from schemas.arrow import conform
 from schemas.rows import DeadLetterRow
 from schemas.usage import UsageRow
@@ -85,6 +88,7 @@ class MicroBatch:
         self._engine, self._stream, self._usage_topic = settings.engine, settings.stream, settings.kafka.usage_topic
         self._engine_settings = json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":"))
         self._recovered = recovered
+        self._answered_until_ms = recovered.answered_until_ms
         self._topics = topics
         self._report = report
         self._clock_warning = ClockWarning()
@@ -117,7 +121,8 @@ class MicroBatch:
         collected = self._clock.now()
         batch = self._folded(self._limited(batch, collected), snapshot, collected)
         evaluation = self._evaluation(query_id, batch_id, snapshot.version, batch, collected)
-        facts = self._facts(evaluation, batch, offsets, collected)
+        batch, gap_since_ms = self._flagged(batch, evaluation, collected)
+        facts = self._facts(evaluation, batch, offsets, collected, gap_since_ms)
         causes = causes_of(batch.dead_letters, batch.dead_count)
         # 3 append dead_letters, usage; meanwhile 4 decide
         with _meanwhile(self._append_input, batch, facts) as input_appended:
@@ -126,7 +131,6 @@ class MicroBatch:
                 batch.usage,
                 evaluation,
                 self._clock.now(),
-                is_old=self._is_old(facts.age_ms),
                 wait_until_stored=input_appended.result,
             )
         stored_at = input_appended.result()
@@ -136,6 +140,7 @@ class MicroBatch:
         published = self._publish(decided, facts)
         # 6 append decisions, batches
         self._tables.append_outcome(Outcome(facts, decided))
+        self._answered_until_ms = facts.answered_until_ms
         moments = (began, collected, stored_at, decided_at)
         self._done(facts, decided, published, moments, batch.usage.num_rows, causes, batch.append_times_ms)
 
@@ -202,8 +207,24 @@ class MicroBatch:
         evaluated_at_ms = max(own_ms or 0, last.evaluated_at_ms)
         return Evaluation(query_id, batch_id, evaluated_at_ms, quota_version, last.time_epoch)
 
+    def _flagged(
+        self, batch: CollectedBatch, evaluation: Evaluation, collected: Moment
+    ) -> tuple[CollectedBatch, int | None]:
+        """With the usage of a gap flagged, and since when that is; all of a batch for which nothing is published is."""
+        last_event_ms, max_age_ms = batch.usage["last_event_ms"].to_numpy(), self._stream.max_decision_age_ms
+        flags = in_gap(last_event_ms, collected.wall_ms, self._answered_until_ms, max_age_ms)
+        since_ms = self._answered_until_ms if flags.any() else None
+        if self._is_old(collected.wall_ms - evaluation.evaluated_at_ms):
+            flags = np.ones(len(flags), np.bool_)
+        return replace(batch, usage=batch.usage.append_column(IN_GAP, pa.array(flags))), since_ms
+
     def _facts(
-        self, evaluation: Evaluation, batch: CollectedBatch, offsets: OffsetRange, collected: Moment
+        self,
+        evaluation: Evaluation,
+        batch: CollectedBatch,
+        offsets: OffsetRange,
+        collected: Moment,
+        gap_since_ms: int | None,
     ) -> BatchFacts:
         is_late = pc.less_equal(batch.usage["last_event_ms"], evaluation.evaluated_at_ms - self._engine.late_after_ms)
         return BatchFacts(
@@ -219,6 +240,7 @@ class MicroBatch:
             dead_count=batch.dead_count,
             folded_count=batch.folded_count,
             topic_ids=json.dumps(self._topics.ids, separators=(",", ":")),
+            gap_since_ms=gap_since_ms,
         )
 
     def _is_old(self, age_ms: int) -> bool:

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 _COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
 _FACTS = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
-_COLUMNS = (*_FACTS, "processed_at_ms", "engine_settings")
+_COLUMNS = (*_FACTS, "engine_settings")
 
 _USAGE = arrow_schema(UsageRow)
 _NO_USAGE = pa.Table.from_batches([], pa.schema([_USAGE.field(name) for name in USAGE_COLUMNS]))
@@ -52,16 +52,10 @@ class StoredUsage:
 
     Attributes:
         snapshot: The newest stored buckets; None to begin with full ones.
-        processed_at_ms: When each batch was collected, by query and number, as far as that is still stored.
     """
 
     batches: tuple[StoredBatch, ...]
     snapshot: Snapshot | None
-    processed_at_ms: Mapping[tuple[str, int], int]
-
-    def age_ms(self, batch: StoredBatch) -> int:
-        """How old the usage of a batch was when it was collected; 0 if that is not stored any more."""
-        return self.processed_at_ms.get((batch.query_id, batch.batch_id), batch.evaluated_at_ms) - batch.evaluated_at_ms
 
 
 def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSettings) -> StoredUsage:
@@ -80,8 +74,7 @@ def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSetti
     if unfit is not None:
         batches = tuple(batch for batch in batches if batch.is_after(unfit, last_query_id))
         snapshot = snapshot if snapshot is not None and snapshot[0].is_after(unfit, last_query_id) else None
-    processed_at_ms = {(row["query_id"], row["batch_id"]): row["processed_at_ms"] for row in rows.to_pylist()}
-    return StoredUsage(batches, snapshot, processed_at_ms)
+    return StoredUsage(batches, snapshot)
 
 
 def _usage_since(tables: JobTables, newest: Evaluation, rate_span_ms: int, snapshot: Snapshot | None) -> pa.Table:
@@ -150,6 +143,7 @@ class Recovered:
             there. "" for new tables.
         topic_ids: Of that batch: the topic that has these offsets, and the others.
         newest_query_id: The query of that batch; None for new tables.
+        answered_until_ms: Its `BatchFacts.answered_until_ms`; 0 for new tables.
     """
 
     outcome: Outcome | None
@@ -158,6 +152,7 @@ class Recovered:
     end_offsets: str
     newest_query_id: str | None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    answered_until_ms: int = 0
 
     def outcome_of(self, query_id: str, batch_id: int) -> Outcome | None:
         """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
@@ -167,7 +162,7 @@ class Recovered:
 
 def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, settings: Settings) -> Recovered:
     """Bring the engine to the state in which the last stored batch left it."""
-    engine, max_decision_age_ms = settings.engine, settings.stream.max_decision_age_ms
+    engine = settings.engine
     facts = _newest_facts(tables.usage)
     newest = _later(facts, _newest_of_rows(tables.batches))
     if newest is None:
@@ -175,16 +170,17 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     at = _moment_of(newest, clock.now())
     last_query_id = newest.evaluation.query_id
     stored = read_stored_usage(tables, newest, engine)
-    outcome = _decide_again(stored, quotas, decider, at, last_query_id, max_decision_age_ms, facts)
+    outcome = _decide_again(stored, quotas, decider, at, last_query_id, facts)
     if newest.settings != engine:
         _log_change(newest.settings, engine)
     if facts is not None and facts.settings != engine:
         as_recorded = Decider(new_engine(facts.settings, decider.scope), decider.cluster)
         usage = read_stored_usage(tables, facts, facts.settings)
-        outcome = _decide_again(usage, quotas, as_recorded, at, last_query_id, max_decision_age_ms, facts)
+        outcome = _decide_again(usage, quotas, as_recorded, at, last_query_id, facts)
     decider.resume(newest.evaluation, at)
     rows = sum(batch.usage.num_rows for batch in stored.batches)
-    return Recovered(outcome, len(stored.batches), rows, newest.end_offsets, last_query_id, newest.ids_of_topics)
+    ends = newest.end_offsets, last_query_id, newest.ids_of_topics, newest.answered_until_ms
+    return Recovered(outcome, len(stored.batches), rows, *ends)
 
 
 def _decide_again(
@@ -193,7 +189,6 @@ def _decide_again(
     decider: Decider,
     at: Moment,
     last_query_id: str,
-    max_decision_age_ms: int,
     facts: BatchFacts | None,
 ) -> Outcome | None:
     """Record all stored batches; returns the outcome of the one with these facts."""
@@ -205,8 +200,7 @@ def _decide_again(
             decider.restore_buckets(snapshot[1])
             decider.resume(snapshot[0], at)
             snapshot = None
-        is_old = stored.age_ms(batch) > max_decision_age_ms
-        decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at, is_old=is_old)
+        decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
         if facts is not None and facts.versions == {batch.query_id: batch.batch_id}:
             outcome = Outcome(facts, decided)
     if snapshot is not None:

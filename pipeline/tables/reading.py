@@ -52,6 +52,10 @@ class TimeSlices:
         """The rows of a slice that meet further conditions, in no order."""
         return self._table.answer(self._select(columns, [*self._range(start_ms, end_ms), *where]))
 
+    def distinct(self, columns: Sequence[str]) -> pa.Table:
+        """The values of some columns, each combination once, in no order."""
+        return self._table.answer(f"SELECT DISTINCT {column_list(columns)} FROM source")  # noqa: S608 - quoted by us
+
     @cached_property
     def epochs(self) -> list[EpochSpan]:
         """The time epochs of all rows, in order. Files are opened only where they have rows of several epochs."""

@@ -36,7 +36,7 @@ WITH every AS (
 ), counted AS (
   SELECT
     *, stored_ms - stored_ms % 60000 AS minute_start_ms,
-    CASE WHEN cause = 'violation' AND (running_id IS NULL OR running_id <> decision_id) THEN 1 ELSE 0 END AS is_begin
+    CASE WHEN cause IN ('violation', 'debt') AND (running_id IS NULL OR running_id <> decision_id) THEN 1 ELSE 0 END AS is_begin
   FROM followed
   WHERE holds AND publish_seq > {done}
 ), added AS (

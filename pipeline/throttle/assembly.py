@@ -134,17 +134,15 @@ class Rehearsal:
             self.snapshot = snapshot
             self.purgatory.quotas_changed(snapshot)
 
-    def decide(
-        self, usage: pa.Table | Usage, evaluation: Evaluation, is_old: bool = False, holds: bool = True
-    ) -> Decided:
-        """Decide a batch by the quotas in force, and hold whom it asks to hold, unless it is too old.
+    def decide(self, usage: pa.Table | Usage, evaluation: Evaluation, holds: bool = True) -> Decided:
+        """Decide a batch by the quotas in force, and hold whom it asks to hold.
 
         * `evaluation`: Facts of the batch; its quota version is set to that of the quotas in force.
-        * `holds`: False: the batch only fills the sample windows.
+        * `holds`: False: nothing is published for the batch, as for one that is too old.
         """
         evaluation = replace(evaluation, quota_version=self.snapshot.version)
-        decided = self.decider.decide(self.snapshot, usage, evaluation, self._clock.now(), is_old=is_old)
-        if holds and not is_old and len(decided.violations):
+        decided = self.decider.decide(self.snapshot, usage, evaluation, self._clock.now())
+        if holds and len(decided.violations):
             self.purgatory.violated(decided.violations, evaluation, {})
         return decided
 

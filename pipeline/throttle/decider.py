@@ -125,7 +125,6 @@ class Decider:
         evaluation: Evaluation,
         now: Moment,
         *,
-        is_old: bool = False,
         wait_until_stored: Callable[[], object] = lambda: None,
     ) -> Decided:
         """Record a batch's usage and decide it under the quota version it has pinned.
@@ -134,7 +133,6 @@ class Decider:
         * `evaluation`: Facts of the batch; its time must not be below the previous batch's, unless it begins a time
           epoch: then the rates begin empty, and the debts stay.
         * `now`: The moment that stands for its time, for the event clock of later checks only.
-        * `is_old`: No throttle is published for it: see `QuotaEngine.record`.
         * `wait_until_stored`: Called once the batch is decided; returns when its usage is stored. No check sees usage
           that may still be lost. If it raises, the engine is ahead of the tables and must not be used again.
         """
@@ -144,8 +142,8 @@ class Decider:
             if begins_epoch:
                 self._engine.begin_epoch(self._last.evaluated_at_ms, evaluation.evaluated_at_ms)
                 self._recent.clear()
-            decisions = self._engine.decide(usage, evaluation.evaluated_at_ms, is_old)
-            violations = self._engine.asked(decisions, evaluation.evaluated_at_ms)
+            decisions = self._engine.decide(usage, evaluation.evaluated_at_ms)
+            violations = self._engine.asked(decisions)
             if isinstance(usage, pa.Table):
                 self._recent.add(usage, evaluation.evaluated_at_ms)
             if self._in_force is None or snapshot.version >= self._in_force.version:

@@ -299,7 +299,8 @@ class ThrottlePurgatory:
         # An extension keeps the decision that began the throttle.
         extends = running.is_held
         ids[extends] = running.decision_ids[extends]
-        holds, cause = np.ones(len(rows), np.bool_), pc.if_else(pa.array(extends), "extended", "violation")
+        begins = pc.if_else(pa.array(asked.is_debt), "debt", "violation")
+        holds, cause = np.ones(len(rows), np.bool_), pc.if_else(pa.array(extends), "extended", begins)
         targets = asked.keys, clients
         return self._publications(targets, asked.claims, holds, slices_ms[rows], ids, {"cause": cause})
 

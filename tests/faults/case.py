@@ -102,6 +102,7 @@ class Books:
         size = (given["num_samples"], given["sample_window_ms"])
         self.model = QuickModel(*size, caps, evidence.scope, given["carry_debt"])
         self.time_epoch = 0
+        self.answered_until_ms = 0
         self._quotas = evidence.quotas
         self._version: int | None = None
         self._remembered: dict[int, tuple[Any, ...]] = {}
@@ -143,10 +144,10 @@ class Books:
         self.time_epoch += 1
         self.model.begin_epoch(self.evaluated_at_ms, now_ms)
 
-    def record(self, usage: list[Row], evaluated_at_ms: int, version: int, is_old: bool = False) -> list[Row]:
+    def record(self, usage: list[Row], evaluated_at_ms: int, version: int) -> list[Row]:
         """Enter a batch's usage; what the quotas of a version decide about it."""
         self.put_in_force(version)
-        decisions = self.model.record(usage, evaluated_at_ms, is_old)
+        decisions = self.model.record(usage, evaluated_at_ms)
         self._forget_old_windows(evaluated_at_ms)
         return self._stored(decisions, usage)
 

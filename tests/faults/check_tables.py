@@ -47,7 +47,10 @@ def check_batch(
         verdict.compared["epochs"] += 1
     now_ms = max(own_ms or 0, books.evaluated_at_ms)
     late = [row["event_count"] for row in reading.usage.values() if row["last_event_ms"] <= now_ms - books.ring_ms]
+    old_ms = batch.processed_at_ms - rules.max_decision_age_ms
+    gap = {key for key, row in reading.usage.items() if books.answered_until_ms < row["last_event_ms"] < old_ms}
     facts = {
+        "gap_since_ms": books.answered_until_ms if gap else None,
         "time_epoch": books.time_epoch,
         "evaluated_at_ms": now_ms,
         "good_count": reading.good_count,
@@ -60,15 +63,20 @@ def check_batch(
     verdict.compared["clamped_events"] += reading.clamped_count
     verdict.compared["late_events"] += sum(late)
     pinned = {"time_epoch": books.time_epoch, "evaluated_at_ms": now_ms, "quota_version": batch.quota_version}
-    is_old = batch.processed_at_ms - now_ms > rules.max_decision_age_ms
+    is_old = now_ms < old_ms
     verdict.compared["old_batches"] += is_old
+    verdict.compared["gaps"] += bool(gap) and not is_old
+    books.answered_until_ms = books.answered_until_ms if gap else batch.processed_at_ms
+    for key, one in reading.usage.items():
+        one["in_gap"] = is_old or key in gap
     _check_usage(reading, rows["usage"], batch, pinned, verdict)
     _check_dead_letters(evidence.usage_topic, reading, rows["dead_letters"], batch, verdict)
     usage = [dict(zip(_NAMES, key, strict=True)) | row for key, row in reading.usage.items()]
     decisions = [
         {**row, **pinned, "decision_id": _decision_id(batch, row)}
-        for row in books.record(usage, now_ms, batch.quota_version, is_old)
+        for row in books.record(usage, now_ms, batch.quota_version)
     ]
+    verdict.compared["debts"] += sum(row["cause"] == "debt" and row["asks_hold"] for row in decisions)
     wanted: dict[Hashable, Values] = {(*batch.key, *_decision_key(row)): row for row in decisions}
     verdict.same_rows("decisions", wanted, (((*batch.key, *_decision_key(row)), row) for row in rows["decisions"]))
     return decisions
@@ -76,7 +84,7 @@ def check_batch(
 
 def _check_usage(reading: Reading, rows: list[Row], batch: Batch, pinned: Row, verdict: Verdict) -> None:
     wanted: dict[Hashable, Values] = {
-        (*batch.key, *key): {**{name: row[name] for name in (*SUMS, "last_event_ms")}, **pinned}
+        (*batch.key, *key): {**{name: row[name] for name in (*SUMS, "last_event_ms", "in_gap")}, **pinned}
         for key, row in reading.usage.items()
     }
     verdict.same_rows("usage", wanted, (((*batch.key, *(row[name] for name in _NAMES)), row) for row in rows))
@@ -282,7 +290,7 @@ def check_pairs(evidence: Evidence, verdict: Verdict) -> None:
         before = running.get(client)
         where = f"publish_seq {row['publish_seq']} {row['action']} {row['cause']} of {client}"
         if before is None:
-            is_begin = (row["action"], row["cause"]) == ("throttle", "violation")
+            is_begin = row["action"] == "throttle" and row["cause"] in {"violation", "debt"}
             is_known = (target, row["decision_id"]) in begun
             if row["cause"] == "quota_changed" and target.client_id is None:
                 clients = (one for (_, other), one in running.items() if other[:2] == target[:2])

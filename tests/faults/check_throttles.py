@@ -140,11 +140,13 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
     name = f"publish_seq {row['publish_seq']} {row['action']} {row['cause']}"
     kind = _KINDS.get(row["cause"], "begins" if held is None else "extensions")
     of_batch = row["cause"] in BATCH_CAUSES
-    is_right = not of_batch or (row["cause"] == "violation") == (held is None)
+    begins = "violation" if decision is None else decision["cause"]
+    is_right = not of_batch or row["cause"] == (begins if held is None else "extended")
     case.verdict.expect("pairs", is_right, f"{name}: its client was {'not ' if held is None else ''}held before")
     with case.before_snapshot():
         owed = case.books.owed(row, row["evaluated_at_ms"], row["quota_version"])
     _check_whom(case, kind, name, row)
+    _put_debt(owed, decision)
     if of_batch:
         _check_violation(case, kind, name, row, decision, owed)
         _check_publication(case, kind, name, row, reign, held)
@@ -167,6 +169,12 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
     else:
         ended = case.held.pop(client, None)
         case.ended[client] = written if ended is None else case.end_of(ended, written)
+
+
+def _put_debt(owed: dict[str, Row], decision: Row | None) -> None:
+    """A debt is what the bucket owed when it was charged."""
+    if decision is not None and decision["cause"] == "debt":
+        owed[decision["quota_type"]].update({name: decision[name] for name in ("tokens", "owed_ms")})
 
 
 def _check_whom(case: Case, kind: str, name: str, row: Row) -> None:
@@ -375,6 +383,7 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     written, min_hold_ms = reign.begin_ms, rules.min_hold_ms
     with case.before_snapshot():
         owed = case.books.owed(decision, batch.evaluated_at_ms, batch.quota_version)
+    _put_debt(owed, decision)
     slice_ms, _ = case.slices_ms(decision, owed)
     known = [held for held in found if held is not None]
     taken_up = [replace(held) for held in known]  # by a start in this reign: the batch may have been run after it

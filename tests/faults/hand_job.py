@@ -498,12 +498,13 @@ AT_LEAST: Final = {
     **{"decisions": 20, "holds": 20, "snapshots": 3, "buckets": 30, "full_buckets": 3},
     **{"begins": 20, "extensions": 1, "renewals": 30, "checks": 40, "releases": 10, "edits": 10},
     **{"publish_seq": 80, "topic": 80, "pairs": 80, "epochs": 2, "old_batches": 1},
+    **{"gaps": 1, "debts": 1},
 }
 """What the verifier must have compared of it."""
 
 
 def live(load: Load) -> None:
-    """Load, restarts, a kill, edits, late usage, clocks ahead and set back, a batch that is too old, and rest."""
+    """Load, restarts, a kill, edits, late usage, clocks ahead and set back, an old batch, a gap, and rest."""
     job = load.job
     _steps(load, 6)
     job.start()
@@ -529,6 +530,7 @@ def live(load: Load) -> None:
     _come_back_late(load)
     job.send(*_burst(job.clock.wall_ms))
     _steps(load, 1)
+    _wake_up(load)
     load.edit(50.0)
     _steps(load, 4)
     load.come_to_rest()
@@ -623,6 +625,15 @@ def _owe_little(load: Load) -> None:
             load.job.send(json.dumps(event).encode())
         load.step()
     load.edit(3.0)
+    load.step()
+
+
+def _wake_up(load: Load) -> None:
+    """The process stood still for so long that part of the usage of its next batch is too old to be answered."""
+    job = load.job
+    job.clock.advance(1_000)
+    job.send(*_burst(job.clock.wall_ms))
+    job.clock.advance(job.settings.stream.max_decision_age_ms + 1)
     load.step()
 
 

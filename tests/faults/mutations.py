@@ -22,11 +22,10 @@ from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import Outbox
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
 from pipeline.throttle.shapes import Publications
-from quota import decisions
+from quota import decisions, engine
 from quota.decisions import Asked
 from quota.engine import QuotaEngine
 from quota.rates import MAX_DEBT_BURSTS, SampleWindows, TokenBuckets
-from quota.sensors import BatchInstant
 from quota.throttle_time import Slicing
 from schemas.rows import DecisionRow
 from tests.fakes.topic import MemoryTopic
@@ -185,7 +184,12 @@ MUTATIONS: Final = {
     "a published record is lost": Mutation(
         MemoryTopic, "publish", lambda publish, this, rows, marker: publish(this, rows.slice(1), marker), "topic: lost"
     ),
-    "late usage is not charged": Mutation(TokenBuckets, "charge_late", lambda *_: None, "buckets: different"),
+    "late usage is not charged": Mutation(
+        engine,
+        "record_piece",
+        lambda record, sensors, piece, *given: None if piece.is_late else record(sensors, piece, *given),
+        "buckets: different",
+    ),
     "late rows are lost": Mutation(MicroBatch, "_append_input", _input(_without_late_rows), "usage: lost"),
     "a row of usage is stored twice": Mutation(
         MicroBatch, "_append_input", _input(_with_a_row_twice), "usage: duplicated"
@@ -236,8 +240,17 @@ MUTATIONS: Final = {
         SampleWindows, "restart", lambda _, this, newest: setattr(this, "_newest", newest), "decisions: "
     ),
     "debts do not move with the clocks": Mutation(TokenBuckets, "move_clock", lambda *_: None, "buckets: different"),
-    "old usage is charged in full": Mutation(
-        BatchInstant, "most_bursts", lambda *_: MAX_DEBT_BURSTS, "buckets: different"
+    "usage of a gap is charged in full": Mutation(
+        TokenBuckets,
+        "charge",
+        lambda charge, *arguments: charge(*arguments[:-1], MAX_DEBT_BURSTS),
+        "buckets: different",
+    ),
+    "no usage is of a gap": Mutation(
+        micro_batch, "in_gap", lambda _, last_event_ms, *__: last_event_ms < 0, "batches: different"
+    ),
+    "late usage throttles nobody": Mutation(
+        QuotaEngine, "_owing", lambda owing, this, key, _, others: owing(this, key, [], others), "decisions: lost"
     ),
     "a throttle is taken up until its wall-clock end": Mutation(purgatory, "left_ms", _until_wall_clock, "holds: lost"),
     "edits let nobody go": Mutation(ThrottlePurgatory, "_check_after_edit", lambda *_: 0, "edits: lost"),

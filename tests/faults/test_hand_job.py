@@ -152,7 +152,7 @@ def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: b
     job.send(event(job, 90_000, ago_ms=5_000), event(job, 50_000))
     job.step()
     (owed,) = owed_by(job).values()
-    assert (owed["tokens"], owed["owed_ms"]) == (-100_000.0, 10_000)
+    assert (owed["tokens"], owed["owed_ms"]) == (-75_000.0, 7_500)
     assert job.verdict().count("different") == 0
 
 

@@ -104,8 +104,23 @@ DEFECTS: Final = (
     Defect(
         "a sensor with late usage alone gets a first decision by its rate",
         "QuotaEngine._record_all",
-        ("if piece.window is not None:", "if True:"),
-        f"{_ENGINE}::test_a_sensor_whose_usage_is_all_late_gets_no_first_decision",
+        ("if not piece.is_late:", "if True:"),
+        f"{_ENGINE}::test_a_sensor_whose_usage_is_all_late_gets_no_decision_by_its_rate",
+    ),
+    Defect(
+        "usage that is behind throttles at a debt of a burst and a window, not above it",
+        "QuotaEngine._owing",
+        ("> (self.num_samples + 1) * self.sample_window_ms", ">= (self.num_samples + 1) * self.sample_window_ms"),
+        f"{_ENGINE}::test_late_usage_throttles_if_its_bucket_owes_more_than_a_burst_and_a_window",
+    ),
+    Defect(
+        "a debt is counted as if nothing was used since the bucket was charged",
+        "QuotaEngine._owing",
+        (
+            "tokens = buckets.tokens_left(ids, bounds[ids])",
+            "tokens = buckets.tokens_at(ids, bounds[ids], self._evaluated_at_ms)",
+        ),
+        f"{_ENGINE}::test_engine_equals_the_scalar_model",
     ),
     Defect(
         "a batch may be evaluated before the one before it",
@@ -159,8 +174,8 @@ DEFECTS: Final = (
         _RATES,
     ),
     Defect(
-        "usage that is too old for a throttle lifts a debt that was larger",
-        "_charged",
+        "usage of a gap lifts a debt that was larger",
+        "TokenBuckets.charge",
         ("np.minimum(tokens, burst * -most_bursts)", "burst * -most_bursts"),
         _RATES,
     ),
@@ -168,10 +183,10 @@ DEFECTS: Final = (
         "late usage refills the bucket to now first",
         "record_piece",
         (
-            "sensors.buckets.charge_late(charged, charge, bound, instant.ring_start_ms,",
-            "sensors.buckets.charge(charged, charge, bound, instant.now_ms,",
+            "sensors.buckets.charge(charged, charge, bound, refill_to_ms, most_bursts)",
+            "sensors.buckets.charge(charged, charge, bound, 1 << 60 if piece.is_late else refill_to_ms, most_bursts)",
         ),
-        _RATES,
+        f"{_ENGINE}::test_engine_equals_the_scalar_model",
     ),
     Defect(
         "a debt is forgotten when its quota has no bound for a while",

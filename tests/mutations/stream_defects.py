@@ -252,4 +252,16 @@ DEFECTS: Final = (
         "lambda original, this, age_ms: False",
         "tests/pipeline/stream/test_micro_batch.py",
     ),
+    Defect(
+        "usage of one broker that is behind counts as usage of a gap",
+        "in_gap",
+        ("is_old & (last_event_ms > answered_until_ms)", "is_old"),
+        "tests/pipeline/stream/test_micro_batch.py",
+    ),
+    Defect(
+        "a gap ends with its first batch",
+        "BatchFacts.answered_until_ms",
+        ("self.processed_at_ms if self.gap_since_ms is None else self.gap_since_ms", "self.processed_at_ms"),
+        "tests/pipeline/stream/test_micro_batch.py",
+    ),
 )

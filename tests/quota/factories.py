@@ -19,6 +19,7 @@ SCHEMA = pa.schema(
         "io_time_ns": pa.int64(),
         "network_time_ns": pa.int64(),
         "last_event_ms": pa.int64(),
+        "in_gap": pa.bool_(),
     }
 )
 
@@ -31,8 +32,8 @@ def usage_row(at_ms: int, sample_window_ms: int = 1000, **columns: Any) -> dict[
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows as a usage table. A column that is not given is null."""
-    return pa.Table.from_pylist([dict(row) for row in rows], SCHEMA)
+    """Rows as a usage table. A column that is not given is null; no row is of a gap unless it says so."""
+    return pa.Table.from_pylist([{"in_gap": False, **row} for row in rows], SCHEMA)
 
 
 def quota_row(user: str = "u", client_id: str = "", **columns: Any) -> dict[str, Any]:

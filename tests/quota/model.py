@@ -5,7 +5,7 @@ it. It is slow on purpose.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 DEFAULT = "<default>"
@@ -155,7 +155,7 @@ class ScalarModel(QuotaRows):
             sensor.refilled_at_ms += now_ms - last_ms
         self.evaluated_at_ms = now_ms
 
-    def record(self, rows: Iterable[Row], evaluated_at_ms: int, is_old: bool = False) -> list[dict[str, Any]]:
+    def record(self, rows: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
         """Add usage, then decide. Returns the violated quotas in the order of the engine's answer."""
         now = self.evaluated_at_ms = evaluated_at_ms
         oldest = (now // self.w - self.n) * self.w
@@ -165,9 +165,10 @@ class ScalarModel(QuotaRows):
             for quota_type in TYPES:
                 if not self.records(side, quota_type):
                     continue
-                charges: dict[tuple[str, str, Tags], dict[int, int]] = {}
+                charges: dict[tuple[str, str, Tags], dict[tuple[int, bool], int]] = {}
                 entities = {}
                 in_time: set[tuple[str, str, Tags]] = set()
+                behind: set[tuple[str, str, Tags]] = set()
                 for row in rows:
                     used = self.used(row, quota_type)
                     if used is None:
@@ -177,39 +178,38 @@ class ScalarModel(QuotaRows):
                     entities[key[2][0], row["user"] or "", row["client_id"] or ""] = key
                     start = row["sample_start_ms"]
                     in_time |= {key} if start >= oldest else set()
+                    behind |= {key} if start < (now // self.w - 1) * self.w else set()
                     if start >= oldest:
                         window = sensor.windows.setdefault(start, [0, start])
                         window[0] += used
                         window[1] = max(window[1], row["last_event_ms"])
                     by_window = charges.setdefault(key, {})
-                    place = start if start >= oldest else -1
+                    place = start, not row.get("in_gap")
                     by_window[place] = by_window.get(place, 0) + used
                 if side == "enforced" and self.carry_debt:
                     for key, by_window in charges.items():
-                        self.charge(key, by_window, now, 1.0 if is_old else 10.0)
-                entities = {names: key for names, key in entities.items() if key in in_time}
-                violated += self.violations(side, quota_type, entities, now)
+                        self.charge(key, by_window, now)
+                violated += self.violations(side, quota_type, entities, in_time, behind, now)
         self.apply(violated)
         violated.sort(
             key=lambda d: (d["broker_id"], d["user"], d["client_id"], TYPES.index(d["quota_type"]), d["mode"])
         )
         return violated
 
-    def charge(self, key: tuple[str, str, Tags], by_window: dict[int, int], now: int, most_bursts: float) -> None:
-        """Charge the sensor's bucket, window by window. Window -1 stands for all late usage."""
+    def charge(self, key: tuple[str, str, Tags], by_window: dict[tuple[int, bool], int], now: int) -> None:
+        """Charge the sensor's bucket, window by window, in each the usage of a gap first."""
         bound = self.bound_of("enforced", key[1], key[2][1:])
         if bound is None:
             return
         sensor = self.sensors[key]
         burst = self.n * (self.w / 1000.0) * bound
-        for start, used in sorted(by_window.items()):
-            late = start == -1
+        for (start, is_heard), used in sorted(by_window.items()):
+            most_bursts = 10.0 if is_heard else 1.0
             refill_to = min(start + self.w, now)
             if sensor.tokens is None:
-                sensor.tokens = burst
-                sensor.refilled_at_ms = (now // self.w - self.n) * self.w if late else refill_to
+                sensor.tokens, sensor.refilled_at_ms = burst, refill_to
             tokens = min(max(sensor.tokens, -10.0 * burst), burst)
-            if not late and refill_to > sensor.refilled_at_ms:
+            if refill_to > sensor.refilled_at_ms:
                 tokens = min(burst, tokens + bound * ((refill_to - sensor.refilled_at_ms) / 1000.0))
                 sensor.refilled_at_ms = refill_to
             amount = used * 1e-7 if key[1] == "request_percentage" else float(used)
@@ -230,21 +230,38 @@ class ScalarModel(QuotaRows):
         return total / (window_ms / 1000.0), window_ms
 
     def violations(
-        self, side: str, quota_type: str, entities: Mapping[Tags, tuple[str, str, Tags]], now: int
+        self,
+        side: str,
+        quota_type: str,
+        entities: Mapping[Tags, tuple[str, str, Tags]],
+        in_time: Container[tuple[str, str, Tags]],
+        behind: Container[tuple[str, str, Tags]],
+        now: int,
     ) -> list[dict[str, Any]]:
-        """One row for each entity whose sensor has a rate above its bound."""
+        """One row for each entity whose sensor has a rate above its bound, or usage that is behind and a large debt."""
         found = []
         for (broker, user, client), key in entities.items():
             bound = self.bound_of(side, quota_type, key[2][1:])
             observed, window_ms = self.rate(key, now)
-            if bound is None or observed <= bound:
+            if bound is None:
+                continue
+            has_buckets = side == "enforced" and self.carry_debt
+            is_debt = not (key in in_time and observed > bound)
+            if is_debt and not has_buckets:
+                continue
+            at_ms = self.sensors[key].refilled_at_ms if is_debt else now
+            tokens = self.tokens_at(key, bound, at_ms) if has_buckets else None
+            owed = max(java_round(divided(-tokens, bound) * 1000.0), 0) if tokens is not None else 0
+            if is_debt and not (key in behind and owed > (self.n + 1) * self.w):
                 continue
             quota = self.quota_of(side, quota_type, key[2][1:])
             assert quota is not None
             level, row = quota
             if side == "shadow" and row["mode"] != "shadow":
                 continue
-            raw = java_round(divided(observed - bound, bound) * window_ms)
+            raw = java_round(divided(observed - bound, bound) * window_ms) if observed > bound else 0
+            owed = max(owed, raw)
+            asked = owed if is_debt else raw
             cap: str | int | None = self.caps[quota_type]
             cap = {"none": None, "window": window_ms, "sample_window": self.w}.get(str(cap), cap)
             found.append(
@@ -258,12 +275,15 @@ class ScalarModel(QuotaRows):
                     "window_ms": window_ms,
                     "raw_throttle_time_ms": raw,
                     "max_throttle_time_ms": cap,
-                    "throttle_time_ms": raw if cap is None else min(raw, int(cap)),
+                    "throttle_time_ms": asked if cap is None else min(asked, int(cap)),
                     "level": level,
                     "sensor_user": key[2][1],
                     "sensor_client_id": key[2][2],
                     "mode": "enforce" if side == "enforced" else "shadow",
                     "asks_hold": False,
+                    "cause": "debt" if is_debt else "violation",
+                    "tokens": tokens,
+                    "owed_ms": owed,
                 }
             )
         return found

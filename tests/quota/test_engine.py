@@ -64,6 +64,7 @@ def batch(draw: st.DrawFn, now_ms: int, num_samples: int, window_ms: int) -> lis
         start_ms = at_ms // window_ms * window_ms
         entity = draw(st.one_of(st.sampled_from(ENTITIES[:3]), st.sampled_from(ENTITIES)))
         rows.append({**entity, **used, "sample_start_ms": start_ms, "last_event_ms": at_ms})
+        rows[-1]["in_gap"] = draw(st.sampled_from([None, False, False, True]))
     return rows
 
 
@@ -95,14 +96,14 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
                 for any_engine in (engine, of_rates, shadow_enforced, model):
                     any_engine.begin_epoch(last_ms, now_ms)
             now_ms += data.draw(st.one_of(st.just(0), st.integers(0, window_ms), st.integers(0, 15 * window_ms)))
-            usage, is_old = data.draw(batch(now_ms, num_samples, window_ms)), data.draw(st.booleans())
-            assert engine.record(table(usage), now_ms, is_old).to_pylist() == model.record(usage, now_ms, is_old)
+            usage = data.draw(batch(now_ms, num_samples, window_ms))
+            assert engine.record(table(usage), now_ms).to_pylist() == model.record(usage, now_ms)
             look_ms = now_ms + data.draw(st.integers(0, 13 * window_ms))
             assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
             assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)
             claims_by_key_are_those_by_name(engine, look_ms)
-            of_rates.record(table(usage), now_ms, is_old)
-            shadow_enforced.record(table(usage), now_ms, is_old)
+            of_rates.record(table(usage), now_ms)
+            shadow_enforced.record(table(usage), now_ms)
             of_rates.expire_idle(now_ms, num_samples * window_ms)
             rates = expected_rates(model, look_ms)
             assert [one.rates(entities, look_ms).to_pylist() for one in (engine, of_rates)] == [rates, rates]
@@ -346,13 +347,52 @@ def test_times_of_both_kinds_of_threads_stop_at_the_largest_number_and_are_owed(
     assert owed(engine, AT_MS, "request_percentage")["tokens"] == -110.0  # ten bursts
 
 
-def test_a_sensor_whose_usage_is_all_late_gets_no_first_decision() -> None:
+def test_a_sensor_whose_usage_is_all_late_gets_no_decision_by_its_rate() -> None:
     engine = loaded(quota_row(producer_byte_rate=1_000))
     at_ms = 1_700_000_010_000
-    assert decide(engine, at_ms, usage_row(at_ms, produced_bytes=1_000_000))
+    assert decide(engine, at_ms, usage_row(at_ms, produced_bytes=12_000))
     late = usage_row(at_ms - 60_000, produced_bytes=1)
     assert decide(engine, at_ms, late) == []
     assert decide(engine, at_ms, late, usage_row(at_ms, produced_bytes=1))
+
+
+LATE_MS = 60_000
+OWES_TWELVE_SECONDS = 11_000 + 59_000 + 12_000  # a full bucket, refilled since the end of its window
+
+
+@pytest.mark.parametrize(
+    ("late_bytes", "about", "throttle_time_ms"),
+    [
+        (OWES_TWELVE_SECONDS - 1, {}, None),
+        (OWES_TWELVE_SECONDS, {}, None),
+        (OWES_TWELVE_SECONDS + 1, {}, 10_000),
+        (OWES_TWELVE_SECONDS + 500_000, {}, 10_000),
+        (OWES_TWELVE_SECONDS + 500_000, {"in_gap": True}, None),
+    ],
+    ids=["below", "equal", "above", "capped", "of a gap"],
+)
+def test_late_usage_throttles_if_its_bucket_owes_more_than_a_burst_and_a_window(
+    late_bytes: int, about: dict[str, Any], throttle_time_ms: int | None
+) -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000))
+    decided = decide(engine, AT_MS, usage_row(AT_MS - LATE_MS, produced_bytes=late_bytes, **about))
+    found = [(row["cause"], row["throttle_time_ms"], row["raw_throttle_time_ms"], row["asks_hold"]) for row in decided]
+    assert found == ([] if throttle_time_ms is None else [("debt", throttle_time_ms, 0, True)])
+
+
+def test_late_usage_refills_its_bucket_to_the_end_of_each_of_its_windows() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000))
+    late = [usage_row(AT_MS - LATE_MS + 1_000 * second, produced_bytes=1_000) for second in range(40)]
+    assert decide(engine, AT_MS, *late) == []
+    assert owed(engine, AT_MS)["tokens"] == 11_000.0  # it used what its quota allows, however late it was reported
+
+
+def test_usage_of_a_debt_that_the_rate_sees_too_is_a_violation_and_no_debt() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000))
+    late = usage_row(AT_MS - LATE_MS, produced_bytes=200_000)
+    (decided,) = decide(engine, AT_MS, late, usage_row(AT_MS, produced_bytes=50_000))
+    assert (decided["cause"], decided["raw_throttle_time_ms"]) == ("violation", 40_000)
+    assert decided["owed_ms"] > decided["raw_throttle_time_ms"]
 
 
 AT_MS = 1_700_000_040_000

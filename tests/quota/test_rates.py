@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from quota.errors import InvalidUsage
-from quota.rates import MAX_DEBT_BURSTS_OF_OLD, TokenBuckets, is_on_windows
+from quota.rates import MAX_DEBT_BURSTS_OF_GAP, TokenBuckets, is_on_windows
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
 
@@ -75,16 +75,14 @@ def test_buckets_that_can_not_be_are_refused(change: dict[str, Any], message: st
         (-300.0, 5.0, -300.0),
     ],
 )
-@pytest.mark.parametrize("is_late", [False, True])
-def test_old_usage_leads_to_a_debt_of_one_burst_and_lifts_no_larger_one(
-    tokens: float, amount: float, left: float, is_late: bool
+def test_usage_of_a_gap_leads_to_a_debt_of_one_burst_and_lifts_no_larger_one(
+    tokens: float, amount: float, left: float
 ) -> None:
     buckets = TokenBuckets(11, 1000)
     buckets.grow(1)
     one, bound = np.array([0]), np.array([10.0])
     buckets.restore(one, np.array([tokens]), np.array([100_000]))
-    charge = buckets.charge_late if is_late else buckets.charge
-    charge(one, np.array([amount]), bound, 100_000, MAX_DEBT_BURSTS_OF_OLD)
+    buckets.charge(one, np.array([amount]), bound, 100_000, MAX_DEBT_BURSTS_OF_GAP)
     assert buckets.tokens_at(one, bound, 100_000).tolist() == [left]
 
 

@@ -67,6 +67,7 @@ class KeptJob:
         at_ms = max(newest_ms, self._decider.last.evaluated_at_ms)
         evaluation = Evaluation(QUERY, self.batch_id, at_ms, snapshot.version)
         usage = table(rows)
+        self._tables.sensor_state.write_if_due(self._decider, self.clock.now())
         decided = self._decider.decide(snapshot, usage, evaluation, Moment(at_ms, at_ms))
         identity: dict[str, Any] = {
             "cluster": "test",

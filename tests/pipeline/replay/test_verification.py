@@ -93,6 +93,7 @@ def test_all_usage_comes_to_the_live_decisions_row_for_row(kept: KeptJob) -> Non
         "request_percentage",
     }
     assert {row["level"] for row in kept.decided} >= {1, 3, 5}
+    assert {row["cause"] for row in kept.decided} == {"violation", "debt"}
 
 
 def test_a_range_in_the_middle_is_decided_as_it_was(kept: KeptJob) -> None:
@@ -108,6 +109,7 @@ def test_every_kind_of_falsified_row_is_found(kept: KeptJob, tmp_path: Path) -> 
     rows = stored.to_pylist()
     rows[10]["throttle_time_ms"] += 1
     rows[20]["observed"] = rows[20]["observed"] * (1 + 2**-52)
+    next(row for row in rows[22:] if row["tokens"] is not None)["tokens"] += 1e-3
     removed = rows.pop(30)
     rows.append({**rows[40], "user": "mallory"})
     copy = KeptCopy(kept, tmp_path)
@@ -118,6 +120,7 @@ def test_every_kind_of_falsified_row_is_found(kept: KeptJob, tmp_path: Path) -> 
     assert [sorted(mismatch.columns) for mismatch in found.mismatches if mismatch.columns] == [
         ["throttle_time_ms"],
         ["observed"],
+        ["tokens"],
     ]
     assert [one.key["batch_id"] for one in found.mismatches if not one.is_stored] == [removed["batch_id"]]
     assert [one.key["user"] for one in found.mismatches if not one.is_recomputed] == ["mallory"]
@@ -130,7 +133,8 @@ def test_trimmed_usage_shortens_the_range_by_the_windows_that_reach_back_into_it
     usage.delete(f"evaluated_at_ms < {cut_ms}")
     found = verify(str(tmp_path), "cluster", kept.quotas.at, 0, FOREVER_MS, lambda done, whole: None)
     assert found.mismatches == []
-    assert cut_ms + 12_000 <= found.since_ms < cut_ms + 60_000
+    assert cut_ms + 12_000 <= found.since_ms < cut_ms + 80_000  # the buckets are stored each minute
+    assert found.uncomparable > 0
     with pytest.raises(NotFound):
         verify(str(tmp_path), "cluster", kept.quotas.at, 0, cut_ms + 11_000, lambda done, whole: None)
 
@@ -189,11 +193,11 @@ def test_a_record_that_holds_others_than_it_should_is_found(
 
 
 class KeptCopy:
-    """The usage, batches, decisions and records of a job under another root, to be tampered with."""
+    """The usage, buckets, batches, decisions and records of a job under another root, to be tampered with."""
 
     def __init__(self, job: KeptJob | HandJob, root: Path) -> None:
         self._root = str(root)
-        for name in ("usage", "batches", "decisions", "throttle_events"):
+        for name in ("usage", "batches", "decisions", "throttle_events", "sensor_state"):
             of_job = job.root if isinstance(job, KeptJob) else job.settings.tables.root
             rows = DeltaTable(table_uri(of_job, name)).to_pyarrow_table()
             write_deltalake(self.uri(name), rows, partition_by=["date"])

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,98 @@ def test_a_job_that_falls_behind_while_it_runs_gives_an_alarm(tmp_path: Path, ca
     assert told(caplog) == [
         (logging.WARNING, "batch_id=0 is 147.0 s old: its 1 violations are recorded, but no throttle is published")
     ]
+
+
+# Usage of a gap. The job answers what is not older than 60 s.
+MINUTE_MS = 60_000
+
+
+def started(folder: Path) -> HandJob:
+    """A job that has had a batch just now."""
+    job = HandJob(folder, RATES, in_memory=True)
+    job.start()
+    job.send(usage_of("alice", 1, job.clock.wall_ms))
+    job.step()
+    return job
+
+
+def flags(job: HandJob) -> list[tuple[int, bool]]:
+    """How old each row of the newest batches was when it was collected, in seconds, and whether it is of a gap."""
+    processed_ms = {row["batch_id"]: row["processed_at_ms"] for row in job.rows("batches").to_pylist()}
+    rows = [row for row in job.rows("usage").to_pylist() if row["batch_id"]]
+    ages = ((processed_ms[row["batch_id"]] - row["last_event_ms"], row["in_gap"]) for row in rows)
+    return sorted((age_ms // 1_000, in_gap) for age_ms, in_gap in ages)
+
+
+def after_a_stop(job: HandJob) -> list[tuple[int, bool]]:
+    """The process stands still for 70 s; its next batch has the usage of all of them."""
+    begun_ms = job.clock.wall_ms
+    job.clock.advance(70_000)
+    for age_ms in (70_000, 69_500, 60_001, 60_000, 0):
+        job.send(usage_of("alice", 1, begun_ms + 70_000 - age_ms))
+    job.step()
+    return [(0, False), (60, False), (60, True), (69, True), (70, False)]
+
+
+def after_ten_quiet_minutes(job: HandJob) -> list[tuple[int, bool]]:
+    job.clock.advance(10 * MINUTE_MS)
+    job.send(usage_of("alice", 1, job.clock.wall_ms))
+    job.step()
+    return [(0, False)]
+
+
+def a_backlog_in_batches(job: HandJob) -> list[tuple[int, bool]]:
+    """After a stop three batches find usage of it; the one after them finds usage as old of one broker."""
+    begun_ms = job.clock.wall_ms
+    job.clock.advance(200_000)
+    for age_ms in (180_000, 150_000, 70_000):
+        job.send(usage_of("alice", 1, begun_ms + 200_000 - age_ms), usage_of("bob", 1, job.clock.wall_ms))
+        job.step()
+        job.clock.advance(500)
+    for age_ms in (0, 65_000):
+        job.send(usage_of("alice", 1, job.clock.wall_ms - age_ms), usage_of("bob", 1, job.clock.wall_ms))
+        job.step()
+        job.clock.advance(500)
+    return sorted([*[(0, False)] * 6, (65, False), (71, True), (150, True), (180, True)])
+
+
+def one_broker_behind(job: HandJob) -> list[tuple[int, bool]]:
+    for _ in range(3):
+        job.clock.advance(500)
+        job.send(usage_of("alice", 1, job.clock.wall_ms - 65_000), usage_of("bob", 1, job.clock.wall_ms))
+        job.step()
+    return sorted([*[(0, False)] * 3, *[(65, False)] * 3])
+
+
+def a_clock_an_hour_ahead(job: HandJob) -> list[tuple[int, bool]]:
+    """For all that the job can know it has stood still for an hour, and so it publishes nothing."""
+    job.clock.advance(500)
+    job.set_clocks(driver_by_ms=60 * MINUTE_MS)
+    job.send(usage_of("alice", 1_000_000, job.broker_ms))
+    job.step()
+    assert job.broker.records == []
+    return [(3_600, True)]
+
+
+GAPS = [after_a_stop, after_ten_quiet_minutes, a_backlog_in_batches, one_broker_behind, a_clock_an_hour_ahead]
+
+
+@pytest.mark.parametrize("trouble", GAPS)
+def test_usage_that_could_not_be_answered_in_time_is_of_a_gap(
+    trouble: Callable[[HandJob], list[tuple[int, bool]]], tmp_path: Path
+) -> None:
+    job = started(tmp_path)
+    wanted = trouble(job)
+    assert flags(job) == wanted
+    assert job.verdict({}).as_json()["differences"] == []
+
+
+def test_a_gap_goes_on_after_a_kill(tmp_path: Path) -> None:
+    job = started(tmp_path)
+    begun_ms = job.clock.wall_ms
+    job.clock.advance(200_000)
+    for age_ms in (180_000, 150_000):
+        job.send(usage_of("alice", 1, begun_ms + 200_000 - age_ms), usage_of("bob", 1, job.clock.wall_ms))
+        job.step()
+        job.start()
+    assert flags(job) == [(0, False), (0, False), (150, True), (180, True)]

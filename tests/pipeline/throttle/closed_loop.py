@@ -53,6 +53,7 @@ class Offender:
     overload: float  # k, its rate while it sends, divided by T
     lag_ms: int  # from the publishing of a record until the client obeys it
     cap: CapName  # of its quota type
+    late_ms: int = 0  # from its usage until the job has it
     sent: float = 0.0  # all bytes
     excess_seconds: float = 0.0  # the largest sent − T · t since the first throttle, in seconds of T
     cycles: list[tuple[int, float]] = field(default_factory=list)  # when each began, and the bytes sent until then
@@ -65,7 +66,12 @@ class Offender:
 
     @property
     def key(self) -> ClientKey:
-        return ClientKey("", f"user-{self.cap}-{self.lag_ms}", f"k{self.overload}")
+        return ClientKey("", f"user-{self.cap}-{self.lag_ms}-{self.late_ms}", f"k{self.overload}")
+
+    @property
+    def first_throttle_ms(self) -> int | None:
+        """How long after its start it was asked to wait for the first time; None: never."""
+        return self.cycles[0][0] - START_MS if self.cycles else None
 
     def hears(self, record: dict[str, Any], now_ms: int) -> None:
         """A record was published. It takes effect after the lag."""
@@ -120,6 +126,7 @@ class Loop:
         self._decider, self._purgatory = enforcement.decider, enforcement.purgatory
         self._purgatory.take_over()
         self._quotas = QuotaSnapshot.from_rows([_quota(offender) for offender in offenders], version=1)
+        self._on_its_way: list[tuple[int, dict[str, object]]] = []  # usage that is late, and when the job has it
 
     def run(self, hours: float) -> None:
         """Let time pass in triggers of 250 ms. Looks happen at the millisecond at which they are due."""
@@ -145,7 +152,11 @@ class Loop:
                     entry[1] = step_end_ms - 1
             self.clock.advance(step_end_ms - now_ms)
             self._purgatory.tick()
-        return [self._row(key, start_ms, *entry) for (key, start_ms), entry in usage.items()]
+        for (key, start_ms), entry in usage.items():
+            self._on_its_way.append((end_ms + self.offenders[key].late_ms, self._row(key, start_ms, *entry)))
+        arrived = [row for due_ms, row in self._on_its_way if due_ms <= end_ms]
+        self._on_its_way = [one for one in self._on_its_way if one[0] > end_ms]
+        return arrived
 
     def _row(self, key: ClientKey, start_ms: int, sent: int, last_ms: int) -> dict[str, object]:
         column = "produced_bytes" if self.offenders[key].cap == "1 s" else "fetched_bytes"

@@ -117,7 +117,7 @@ def asked(*some: Publication) -> Asked:
     """The throttles that a batch asks for."""
     made, names = publications(*some), EntityNames(clients(*(one.key for one in some)), has_brokers=True)
     of_users = np.zeros(len(some), np.bool_)
-    return Asked(names, np.arange(len(some)), made.keys, of_users, made.claims, made.throttle_time_ms)
+    return Asked(names, np.arange(len(some)), made.keys, of_users, made.claims, made.throttle_time_ms, of_users)
 
 
 def due(end_ms: int = 10_000, due_ms: int | None = None) -> Throttles:

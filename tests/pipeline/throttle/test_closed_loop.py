@@ -40,5 +40,44 @@ def test_at_every_instant_after_the_first_throttle_the_excess_is_bounded(loop: L
     assert all(offender.excess_seconds > 0 for offender in loop.offenders.values()), "the bound was looked at"
 
 
+LATE_MS = (5_000, 15_000, 60_000)
+LATE_OVERLOADS = (0.95, 1.5, 2.0, 5.0, 20.0)
+
+
+@pytest.fixture(scope="module")
+def late() -> Loop:
+    """Clients of a broker that is behind, and one of another that is not: it keeps event time going."""
+    loop = Loop(
+        [
+            Offender(0.95, 500, "1 s"),
+            *(Offender(k, 500, "window", late_ms) for late_ms in LATE_MS for k in LATE_OVERLOADS),
+        ]
+    )
+    loop.run(0.25)
+    return loop
+
+
+def test_clients_of_a_broker_that_is_behind_end_at_their_quota_too(late: Loop) -> None:
+    slow = [one for one in late.offenders.values() if one.overload > 1]
+    first_ms = {_name(one): (one.first_throttle_ms or 10**9) - one.late_ms for one in slow if one.overload >= 5}
+    assert {name: ms for name, ms in first_ms.items() if ms > 15_000} == {}
+    ratios = {_name(one): one.mean_ratio for one in slow if (one.overload - 1) * (one.late_ms + 1_000) <= 100_000}
+    # What was on its way when the hold began arrives during it, and makes it a little longer than it should be.
+    assert {name: ratio for name, ratio in ratios.items() if not 0.9 <= ratio <= 1.05} == {}
+    assert max(one.records_per_minute for one in slow) <= MOST_RECORDS_PER_MINUTE
+
+
+def test_far_above_its_quota_a_late_client_gets_what_its_debt_forgets(late: Loop) -> None:
+    for one in late.offenders.values():
+        late_seconds = one.late_ms / 1_000
+        if (one.overload - 1) * (late_seconds + 1) > 100:
+            most = (late_seconds + 1) * one.overload / (110 + late_seconds)
+            assert 0.95 <= one.mean_ratio <= 1.05 * most, _name(one)
+
+
+def test_a_client_below_its_quota_is_not_held_however_late_its_usage_is(late: Loop) -> None:
+    assert [one.records for one in late.offenders.values() if one.overload < 1] == [0] * 4
+
+
 def _name(offender: Offender) -> str:
-    return f"k {offender.overload}, lag {offender.lag_ms} ms, cap {offender.cap}"
+    return f"k {offender.overload}, lag {offender.lag_ms} ms, cap {offender.cap}, late {offender.late_ms} ms"
