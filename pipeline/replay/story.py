@@ -295,16 +295,24 @@ def _facts(row: dict[str, Any], unpublished: Unpublished | None) -> list[tuple[s
     observed, bound, window_ms = row["observed"], row["bound"], row["window_ms"]
     tags = (("user", row["sensor_user"]), ("client-id", row["sensor_client_id"]))
     shared = " and ".join(f"{kind} {name}" for kind, name in tags if name)
-    computed = computed_time(observed, bound, window_ms, row["raw_throttle_time_ms"])
+    is_debt, asked_ms = row["cause"] == "debt", row["raw_throttle_time_ms"]
+    if is_debt:
+        asked_ms = row["owed_ms"]
+        asked = (
+            "debt",
+            f"its usage came late; with it, {-row['tokens']:.1f} are owed = {exact_seconds(asked_ms)} of T",
+        )
+    else:
+        asked = ("throttle", f"X = (O − T) / T · W = {computed_time(observed, bound, window_ms, asked_ms)}")
     facts = [
         ("at", f"{clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, {hold_text(row, unpublished)}"),
         ("quota", f"level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}"),
         ("sensor", f"{shared}: everything that shares it is counted together"),
         ("observed", f"O = {observed:.1f} {unit}{_in_words(row, observed)}, over W = {exact_seconds(window_ms)}"),
         ("bound", f"T = {bound:.1f} {unit}{_in_words(row, bound)}"),
-        ("throttle", f"X = (O − T) / T · W = {computed}"),
+        asked,
     ]
-    rest_ms = row["raw_throttle_time_ms"] - row["throttle_time_ms"]
+    rest_ms = asked_ms - row["throttle_time_ms"]
     if rest_ms:
         facts.append(("capped", f"to {row['throttle_time_ms']} ms; the other {rest_ms} ms stay owed"))
     return facts
