@@ -7,7 +7,7 @@ use is summed here from the usage of the batches: the engine has no sensor for i
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -34,6 +34,7 @@ COLUMNS: Final = pa.schema(
         *((name, pa.int64()) for name in ("window_ms", "clients", "level")),
         *((name, pa.string()) for name in ("sensor_user", "sensor_client_id", "mode")),
         ("held_until_ms", pa.int64()),
+        ("broker_held_share", pa.float64()),
     ]
 )
 """Columns of `CurrentRates.rows`; `schemas.rows.RatesRow` says what they mean."""
@@ -68,14 +69,24 @@ class CurrentRates:
 TOTALS: Final = tuple(field.name for field in fields(CurrentRates) if field.name != "rows")
 
 
+MINUTE_MS: Final = 60_000
+_MOST_HELD: Final = 2_000
+"""The most rows of a batch of which it is kept for a minute how long brokers held the client: the longest."""
+_HELD_MS: Final = "broker_throttle_ms"
+
+
 class RecentUsage:
-    """The usage of the batches that rates are made of: all rows of the last N + 1 sample windows. For one thread."""
+    """The usage of the batches that rates are made of: all rows of the last N + 1 sample windows. For one thread.
+
+    Of the last minute it also knows how long the brokers themselves held clients.
+    """
 
     def __init__(self, num_samples: int, sample_window_ms: int, by_broker: bool) -> None:
         self._num_samples = num_samples
         self._sample_window_ms = sample_window_ms
         self._by_broker = by_broker
         self._batches: deque[tuple[int, pa.Table]] = deque()
+        self._held_by_brokers: deque[tuple[int, pa.Table]] = deque()
 
     def add(self, usage: pa.Table, evaluated_at_ms: int) -> None:
         """Take the usage of the next batch, and forget what no window of it has."""
@@ -85,22 +96,30 @@ class RecentUsage:
         if usage.num_rows:
             names = [name for name in (*_CLIENT, *_USED) if name in usage.column_names]
             self._batches.append((evaluated_at_ms, usage.select(names)))
+        while self._held_by_brokers and self._held_by_brokers[0][0] <= evaluated_at_ms - MINUTE_MS:
+            self._held_by_brokers.popleft()
+        if _HELD_MS in usage.column_names and (held := usage.filter(pc.field(_HELD_MS) > 0)).num_rows:
+            most = pc.select_k_unstable(held, _MOST_HELD, [(_HELD_MS, "descending")])
+            self._held_by_brokers.append((evaluated_at_ms, held.select([*_CLIENT, _HELD_MS]).take(most)))
 
     def copy(self) -> "RecentUsage":
         """What it holds now, for another thread."""
         found = RecentUsage(self._num_samples, self._sample_window_ms, self._by_broker)
-        found._batches = self._batches.copy()
+        found._batches, found._held_by_brokers = self._batches.copy(), self._held_by_brokers.copy()
         return found
 
     def clear(self) -> None:
         """Forget all of it: a time epoch begins."""
         self._batches.clear()
+        self._held_by_brokers.clear()
 
     def at(self, now_ms: int) -> "ClientUsage":
         """What each client used in the windows that a rate can have at an instant."""
         parts = [usage for _, usage in self._batches]
         usage = pa.concat_tables(parts, promote_options="default") if parts else _NO_USAGE
-        return ClientUsage.of(usage, now_ms, self._num_samples, self._sample_window_ms, self._by_broker)
+        used = ClientUsage.of(usage, now_ms, self._num_samples, self._sample_window_ms, self._by_broker)
+        held = [rows for at_ms, rows in self._held_by_brokers if at_ms > now_ms - MINUTE_MS]
+        return used.held_by_brokers(pa.concat_tables(held), self._by_broker) if held else used
 
 
 _NO_USAGE: Final = pa.table({name: pa.array([], pa.string()) for name in _CLIENT})
@@ -118,6 +137,7 @@ class ClientUsage:
         counted: What all of them produced and fetched, and their requests.
         span_ms: From the oldest of these windows with usage until now, at least N - 1 windows: so a cluster that has
             just begun does not seem busier than it is.
+        broker_held_share: float64[n], see `held_by_brokers`; None: no client was held.
     """
 
     clients: pa.Table
@@ -126,6 +146,7 @@ class ClientUsage:
     sample_window_ms: int
     counted: tuple[float, float, float]
     span_ms: int
+    broker_held_share: Floats | None = None
 
     @classmethod
     def of(
@@ -157,6 +178,20 @@ class ClientUsage:
         span_ms = max(now_ms - oldest_ms, (num_samples - 1) * sample_window_ms, 1)
         produced, fetched, requests = (float(_amounts(counted, name).sum()) for name in _COUNTED)
         return cls(clients, np.stack(sums), first, sample_window_ms, (produced, fetched, requests), span_ms)
+
+    def held_by_brokers(self, rows: pa.Table, by_broker: bool) -> "ClientUsage":
+        """With the part of the last minute for which each client was held, by the broker that held it longest.
+
+        * `rows`: Usage of that minute. With several connections a broker holds a client longer than time passes: the
+            part is 1 at most.
+        """
+        of_broker, first = _numbered([rows], _CLIENT)
+        of_brokers_ms = np.bincount(of_broker[0], _amounts(rows, _HELD_MS), len(first))
+        names = _CLIENT if by_broker else _CLIENT[1:]
+        (of_client, of_row), of_each = _numbered([self.clients, rows.take(pa.array(first))], names)
+        longest_ms = np.zeros(len(of_each))
+        np.maximum.at(longest_ms, of_row, of_brokers_ms)
+        return replace(self, broker_held_share=np.minimum(longest_ms[of_client] / MINUTE_MS, 1.0))
 
     @property
     def active_clients(self) -> int:
@@ -202,6 +237,13 @@ def _bounded_rows(found: pa.Table, used: ClientUsage, now_ms: int, held: pa.Tabl
     until_ms = _held_until_ms(found, held)
     of_sensor_ms = np.zeros(len(first), np.int64)
     np.maximum.at(of_sensor_ms, sensor, until_ms)
+    held_share = (
+        np.zeros(found.num_rows)
+        if used.broker_held_share is None
+        else used.broker_held_share[found["entity"].to_numpy()]
+    )
+    of_sensor_share = np.zeros(len(first))
+    np.maximum.at(of_sensor_share, sensor, held_share)
     share = found["observed"].to_numpy() / found["bound"].to_numpy()
 
     by_share = np.argsort(-share[first], kind="stable")
@@ -218,6 +260,7 @@ def _bounded_rows(found: pa.Table, used: ClientUsage, now_ms: int, held: pa.Tabl
         "own_rate": pa.array(own_rate[at], mask=~is_pair[at]),
         "clients": pa.array(np.bincount(sensor, minlength=len(first))[by_share]),
         "held_until_ms": _or_null(of_sensor_ms[by_share]),
+        "broker_held_share": _or_null(of_sensor_share[by_share]),
     }
     is_kept = np.zeros(len(first), np.bool_)
     is_kept[by_share] = True
@@ -227,6 +270,7 @@ def _bounded_rows(found: pa.Table, used: ClientUsage, now_ms: int, held: pa.Tabl
         "share": pa.array(share[at]),
         "own_rate": pa.array(own_rate[at]),
         "held_until_ms": _or_null(until_ms[at]),
+        "broker_held_share": _or_null(held_share[at]),
     }
     return pa.concat_tables([_rows(sensors, len(by_share)), _rows(clients, len(at))])
 
@@ -243,6 +287,8 @@ def _unbounded_rows(found: pa.Table, used: ClientUsage, now_ms: int) -> pa.Table
         at = np.argsort(-rate, kind="stable")[:MOST_UNBOUNDED]
         at = at[rate[at] > 0]
         columns = {of: used.clients[of].take(pa.array(at)) for of in _CLIENT}
+        if used.broker_held_share is not None:
+            columns["broker_held_share"] = _or_null(used.broker_held_share[at])
         columns |= {"observed": pa.array(rate[at]), "own_rate": pa.array(rate[at]), "window_ms": pa.array(span_ms[at])}
         parts.append(_rows(columns | {"quota_type": pa.repeat(name, len(at))}, len(at)))
     return pa.concat_tables(parts)
@@ -306,5 +352,5 @@ def _flags(column: "pa.ChunkedArray") -> Flags:
     return np.asarray(column.to_numpy(), np.bool_)
 
 
-def _or_null(until_ms: Ints) -> pa.Array:
-    return pa.array(until_ms, mask=until_ms == 0)
+def _or_null(values: Ints | Floats) -> pa.Array:
+    return pa.array(values, mask=values == 0)

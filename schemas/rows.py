@@ -123,6 +123,11 @@ class RatesRow(c.PipelineRow):
     held_until_ms: c.EpochMs | None = c.field(
         "Until when it is held for this quota, by wall clock; of a sensor the last end of its clients. Null = not held."
     )
+    broker_held_share: c.Share | None = c.field(
+        "For which part of the last minute the brokers themselves held the client: that of the broker that held it "
+        "longest, 1 at most; of a sensor the largest of its clients. Null = they did not, or that is not known.",
+        default=None,
+    )
 
 
 class DeadLetterRow(c.PipelineRow):

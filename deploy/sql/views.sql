@@ -90,9 +90,9 @@ FROM matched;
 -- Rates of now -------------------------------------------------------------------------------------------------------
 
 CREATE OR REPLACE VIEW nearest_now
-COMMENT 'How near every sensor is to its bound, as the job saw it when it last replaced the table rates: as_of says when. A sensor of a user is all of its client-ids: client_id is null. Order by share to see the nearest first, above 1 it is over its bound. The clients of a sensor, and those without a bound, are in rates.'
+COMMENT 'How near every sensor is to its bound, as the job saw it when it last replaced the table rates: as_of says when. A sensor of a user is all of its client-ids: client_id is null. Order by share to see the nearest first, above 1 it is over its bound. broker_held_share is the part of the last minute for which the brokers themselves held it. The clients of a sensor, and those without a bound, are in rates.'
 AS
-SELECT cluster, as_of_ms, as_of, broker_id, user, client_id, quota_type, observed, bound, share, window_ms, clients, level, mode, held_until_ms
+SELECT cluster, as_of_ms, as_of, broker_id, user, client_id, quota_type, observed, bound, share, window_ms, clients, level, mode, held_until_ms, broker_held_share
 FROM rates
 WHERE clients IS NOT NULL;
 

@@ -121,7 +121,7 @@ def _readable_quota(row: Row) -> Row:
 # `-o wide`: each bound with the current rate under it, nearest to its bound first.
 
 _RATE_COLUMNS: Final = (
-    *("user", "client_id", "quota_type", "bound", "rate", "used"),
+    *("user", "client_id", "quota_type", "bound", "rate", "used", "held_by_brokers"),
     *("sensor_user", "sensor_client_id", "sensors", "mode"),
 )
 
@@ -160,6 +160,7 @@ def _rate_lines(row: Row, nearest: Mapping[tuple[str, str, str], Row]) -> list[t
             "used": f"{math.floor(used * 1000) / 10:.1f} %",  # cut off, so that 100.0 % is not below the bound
             **{name: rate.get(name, "") for name in ("sensor_user", "sensor_client_id", "broker_id")},
             "sensors": rate.get("sensors", 0),
+            "held_by_brokers": f"{share * 60:.0f} of 60 s" if (share := rate.get("broker_held_share")) else "",
         }
         found.append((used, about | line))
     rest = dict.fromkeys(name for name in (*_RATE_COLUMNS, "broker_id") if name not in row)

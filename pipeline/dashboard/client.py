@@ -24,7 +24,7 @@ from pipeline.tables.broker_quotas import enforced_for
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import StoredTable, column_list, predicates
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
-from pipeline.tables.rates import read_rates
+from pipeline.tables.rates import held_by_brokers, read_rates
 from pipeline.tables.reading import clients_seen
 from pipeline.tables.throttles import named
 from quota.effective import Effective, effective, resolved
@@ -389,6 +389,7 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str],
         "levels": [row.document() for row in found.levels],
         "effective": _effective_rows(reader, found),
         "on_brokers": [{**on_brokers_row(one), "text": on_brokers_line(one)} for one in on_brokers],
+        "held_by_brokers": held_by_brokers(reader.root, *client),
     }
 
 

@@ -148,6 +148,8 @@ class ThrottledClients:
         throttles = CounterMetricFamily("kquota_client_throttles", "Throttles that began.", labels=_LABELS)
         held = CounterMetricFamily("kquota_client_held_seconds", "Time for which it was held.", labels=_LABELS)
         share = GaugeMetricFamily("kquota_client_share", "Its sensor's rate divided by its bound, now.", labels=_LABELS)
+        what = "The part of the last minute for which the brokers themselves held it."
+        by_brokers = GaugeMetricFamily("kquota_client_broker_held_share", what, labels=_LABELS)
         with self._lock:
             for key in [key for key, client in self._clients.items() if now_ms - client.until_ms > IDLE_MS]:
                 self._forget(key)
@@ -160,9 +162,10 @@ class ThrottledClients:
                     throttles.add_metric([*labels, quota_type], client.throttles[quota_type])
                     held.add_metric([*labels, quota_type], client.held_ms[quota_type] / 1000)
             unlisted = self._unlisted
-        for *one, of_bound in [] if rates is None else _shares(rates, series):
+        for *one, of_bound, of_minute in [] if rates is None else _shares(rates, series):
             share.add_metric(one, of_bound)
-        yield from (throttles, held, share)
+            by_brokers.add_metric(one, of_minute or 0.0)
+        yield from (throttles, held, share, by_brokers)
         what = "Throttles that began, of clients without series."
         yield CounterMetricFamily("kquota_unlisted_client_throttles", what, unlisted)
 
@@ -189,14 +192,14 @@ class ThrottledClients:
 
 
 def _shares(rates: pa.Table, series: Sequence[tuple[str, ...]]) -> list[tuple[Any, ...]]:
-    """The labels and the share of clients with series: of `rates` the enforced rows that name one of them."""
+    """The labels and both shares of clients with series: of `rates` the enforced rows that name one of them."""
     users = pa.array({user for _, user, *_ in series}, pa.string())
     names_one = pc.or_(pc.is_valid(rates["own_rate"]), pc.is_null(rates["client_id"]))
     of_client = pc.and_(pc.is_in(rates["user"], users), pc.and_(names_one, _is_enforced(rates)))
     shown = set(series)
-    rows = rates.filter(of_client).select([*_LABELS, "share"]).to_pylist()
-    found = ((row["broker_id"], row["user"], _label(row["client_id"]), row["quota_type"], row["share"]) for row in rows)
-    return [one for one in found if one[:-1] in shown]
+    rows = rates.filter(of_client).select([*_LABELS, "share", "broker_held_share"]).to_pylist()
+    found = ((row | {"client_id": _label(row["client_id"])}).values() for row in rows)
+    return [one for one in map(tuple, found) if one[:-2] in shown]
 
 
 def _label(client_id: str | None) -> str:

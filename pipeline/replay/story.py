@@ -10,6 +10,7 @@ from pipeline.clock import clock_time, seconds
 from pipeline.tables.broker_quotas import enforced_for
 from pipeline.tables.quotas.history import QuotaOrigin, shown
 from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.rates import held_by_brokers
 from pipeline.tables.throttles import (
     Held,
     Story,
@@ -208,12 +209,12 @@ def told(
     unpublished = None if story.events else why_unpublished(root, quotas, row, max_age_ms, min_hold_ms)
     nothing = None if unpublished is None else why_nothing(unpublished, max_age_ms)
     on_brokers = enforced_for(root, row["user"], row["client_id"] or "", [row["quota_type"]])
-    set_by, until_ms = origin_line(row, origin), None
+    set_by, until_ms, by_brokers = origin_line(row, origin), None, None
     if now_ms is not None:
         user, client_id = client or (row["user"], row["client_id"])
         if running is None:
             running = running_throttles(root, now_ms, Wanted(user, client_id), min_hold_ms)
-        until_ms = Held(running).until_ms(user, client_id)
+        until_ms, by_brokers = Held(running).until_ms(user, client_id), held_by_brokers(root, user, client_id)
     document: dict[str, Any] = {
         "decision": row,
         "bound_set": set_by,
@@ -223,7 +224,11 @@ def told(
         "samples": story.samples,
     }
     if now_ms is not None:
-        document |= {"held_until_ms": until_ms, "free_since_ms": None if until_ms else free_since_ms(story.events)}
+        document |= {
+            "held_by_brokers": by_brokers,
+            "held_until_ms": until_ms,
+            "free_since_ms": None if until_ms else free_since_ms(story.events),
+        }
     return Told(
         story,
         f"decision {row['decision_id']}: {Target.of(row)} is over {row['quota_type']}",
@@ -235,7 +240,7 @@ def told(
         ],
         _samples_title(story, settings.engine.sample_window_ms),
         record_lines(story.events, min_hold_ms) if nothing is None else [nothing],
-        None if now_ms is None else now_line(until_ms, story.events, now_ms),
+        None if now_ms is None else now_line(until_ms, story.events, now_ms, by_brokers),
         document,
     )
 
@@ -260,12 +265,20 @@ def free_since_ms(events: Sequence[Mapping[str, Any]]) -> int | None:
     return min([*ends[-1:], *released_ms], default=None)
 
 
-def now_line(until_ms: int | None, events: Sequence[Mapping[str, Any]], now_ms: int) -> str:
-    """`now: held until 12:00:17.8, 4.2 s left`, or `now: not held since …`; instants are UTC."""
+def now_line(
+    until_ms: int | None, events: Sequence[Mapping[str, Any]], now_ms: int, by_brokers: str | None = None
+) -> str:
+    """`now: held until 12:00:17.8, 4.2 s left`, or `now: not held since …`; instants are UTC.
+
+    * `by_brokers`: What the brokers themselves did, in words: see `pipeline.tables.rates`.
+    """
+    also = f"; {by_brokers}" if by_brokers else ""
+    by_kquota = " by kquota" if by_brokers else ""
     if until_ms is not None:
-        return f"now: held until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left"
+        return f"now: held{by_kquota} until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left{also}"
     since_ms = free_since_ms(events)
-    return "now: not held" if since_ms is None else f"now: not held since {clock_time(since_ms)}"
+    since = "" if since_ms is None else f" since {clock_time(since_ms)}"
+    return f"now: not held{by_kquota}{since}{also}"
 
 
 def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from pipeline.tables.address import table_uri
 from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import TableUnreadable, parse_commit_note
-from pipeline.tables.queries import Row, StoredTable, rows_of
+from pipeline.tables.queries import Row, StoredTable, predicates, rows_of
 
 NEAR: Final = 0.8
 """From this part of its bound on a rate is near it."""
@@ -97,6 +97,23 @@ class Rates:
         for row in found:
             row["user"], row["client_id"] = row.pop("top_user") or "", row.pop("top_client_id") or ""
         return sorted(found, key=lambda row: (-row["share"], row["user"], row["client_id"], row["quota_type"]))
+
+
+def held_by_brokers(root: str, user: str, client_id: str | None) -> str | None:
+    """How long the brokers themselves held a client in the last minute, in words; None if they did not.
+
+    * `client_id`: None = the client of the user that they held longest.
+    """
+    where = predicates([("user", "=", user), *([] if client_id is None else [("client_id", "=", client_id)])])
+    sql = f"SELECT max(broker_held_share) AS share FROM source WHERE {where}"  # noqa: S608 - quoted by us
+    (row,) = read_rates(root, lambda rates: rates.rows(sql))
+    return held_by_brokers_text(row["share"])
+
+
+def held_by_brokers_text(share: float | None) -> str | None:
+    """The column `broker_held_share` in words; None for a share that rounds to no second."""
+    held_seconds = round((share or 0.0) * 60)
+    return f"its brokers held it up to {held_seconds} s of the last minute" if held_seconds else None
 
 
 def read_rates(root: str, read: Callable[[Rates], _T]) -> _T:

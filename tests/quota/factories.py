@@ -20,6 +20,7 @@ SCHEMA = pa.schema(
         "network_time_ns": pa.int64(),
         "last_event_ms": pa.int64(),
         "in_gap": pa.bool_(),
+        "broker_throttle_ms": pa.int64(),
     }
 )
 

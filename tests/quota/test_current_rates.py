@@ -136,7 +136,7 @@ def model_rows(one: Lived, scope: Scope) -> list[Row]:
     found = []
     for clients in sensors.values():
         about = {name: value for name, value in clients[0].items() if name != "entity"}
-        about |= {"share": about["observed"] / about["bound"], "held_until_ms": None}
+        about |= {"share": about["observed"] / about["bound"], "held_until_ms": None, "broker_held_share": None}
         is_pair = bool(about["sensor_user"] and about["sensor_client_id"])
         names = {"user": about["sensor_user"] or None, "client_id": about["sensor_client_id"] or None}
         own = pytest.approx(own_rate(one, clients[0], scope)) if is_pair else None
@@ -244,3 +244,34 @@ def test_usage_of_windows_that_no_rate_has_is_forgotten() -> None:
     assert picked(one.current(), "user") == [("b",)]
     one.recent.clear()
     assert picked(one.current(), "user") == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "held_ms", "share"),
+    [
+        ("cluster", {"1": [30_000, 27_000], "2": [10_000]}, 0.95),  # of the broker that held it longest
+        ("cluster", {"1": [50_000, 50_000]}, 1.0),  # on several connections
+        ("cluster", {"1": [0], "2": []}, None),
+        ("broker", {"1": [6_000]}, 0.1),
+    ],
+)
+def test_brokers_held_a_client_for_a_part_of_the_last_minute(
+    scope: Scope, held_ms: dict[str, list[int]], share: float | None
+) -> None:
+    one = Lived([quota_row("a", producer_byte_rate=1000.0)], scope)
+    one.record(one.use("a", "x", 10, broker_id="1", broker_throttle_ms=60_000))  # a minute ago
+    one.record(after_ms=59_000)
+    for broker, times_ms in held_ms.items():
+        for time_ms in times_ms:
+            one.record(one.use("a", "x", 10, broker_id=broker, broker_throttle_ms=time_ms), after_ms=500)
+    one.record(one.use("a", "x", 10, broker_id="1"), one.use("a", "y", 10, broker_id="1"), after_ms=1_000)
+    rows = picked(one.current(), "client_id", "broker_held_share")
+    assert [row for row in rows if row[0] == "x"] == [("x", share)]
+    assert [row for row in rows if row[0] == "y"] == [("y", None)]
+    assert [row for row in rows if row[0] is None] == [(None, share)]
+
+
+def test_a_client_without_a_bound_that_its_brokers_hold_is_known_too() -> None:
+    one = Lived([])
+    one.record(one.use("a", "x", 10, broker_throttle_ms=57_000))
+    assert picked(one.current(), "client_id", "broker_held_share") == [("x", 0.95)]

@@ -202,7 +202,8 @@ function heading(found) {
       h('h1', { 'data-testid': 'client-name' }, h('span', {}, found.user), h('span', { class: 'slash' }, ' / '), h('span', {}, found.client_id === '' ? '(no client-id)' : found.client_id)),
       h('p', { class: 'quiet' }, standing(found))),
     held ? h('div', { class: 'holding', 'data-testid': 'holding' }, h('span', { class: 'chip warn' }, 'throttled'), h('span', { class: 'num count big', 'data-until': held.throttled_until_ms }, ''),
-      h('small', {}, `${held.client_id === null ? `with all client-ids of ${found.user} ` : ''}by ${TYPES[held.quota_type]}, since ${clock(held.since_ms)}; ${owedText(found, held)}`)) : h('div', { class: 'holding free', 'data-testid': 'holding' }, h('span', { class: 'chip' }, 'not throttled')),
+      h('small', {}, `${held.client_id === null ? `with all client-ids of ${found.user} ` : ''}by ${TYPES[held.quota_type]}, since ${clock(held.since_ms)}; ${owedText(found, held)}`)) : h('div', { class: 'holding free', 'data-testid': 'holding' }, h('span', { class: 'chip' }, found.held_by_brokers ? 'not throttled by kquota' : 'not throttled')),
+    found.held_by_brokers ? h('p', { class: 'quiet', 'data-testid': 'held-by-brokers' }, found.held_by_brokers) : null,
     h('div', { class: 'tools' },
       ranges(),
       finder(null)));
