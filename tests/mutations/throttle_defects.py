@@ -21,7 +21,7 @@ DEFECTS: Final = (
     Defect(
         "a throttle that is made longer is published as a new one",
         "ThrottlePurgatory._begun",
-        ('"extended", "violation")', '"violation", "violation")'),
+        ('"extended", begins)', "begins, begins)"),
         _PURGATORY,
     ),
     Defect(
