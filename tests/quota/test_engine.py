@@ -357,7 +357,7 @@ def test_a_sensor_whose_usage_is_all_late_gets_no_decision_by_its_rate() -> None
 
 
 LATE_MS = 60_000
-OWES_TWELVE_SECONDS = 11_000 + 59_000 + 12_000  # a full bucket, refilled since the end of its window
+OWES_TWELVE_SECONDS = 11_000 + 12_000  # a full bucket, and a debt of a burst and a sample window
 
 
 @pytest.mark.parametrize(

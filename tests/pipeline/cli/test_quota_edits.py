@@ -43,7 +43,7 @@ def version(root: str) -> int:
 def use(root: str, user: str, client_id: str, sample_start_ms: int, **measures: int) -> None:
     """A row of `usage` whose other columns do not matter here."""
     create_missing(root, [TABLES["usage"]])
-    zero = {"string": "", "int64": 0, "date32[day]": 0}
+    zero = {"string": "", "bool": False}
     schema = arrow_schema(UsageRow)
     row = {field.name: zero.get(str(field.type), 0) for field in schema}
     row |= {"user": user, "client_id": client_id, "sample_start_ms": sample_start_ms, "evaluated_at_ms": NEWEST_MS}
