@@ -24,7 +24,7 @@ BENCHES: Final = {
     "closed_loop": "does an offender end at its quota: k = 1.05 … 50, one hour on a clock set by hand",
     "edit": "from a quota edit to the release on the topic, without traffic",
     "held": "10 k and 100 k clients throttled and renewed at once, on the topic",
-    "peers": "Kafka Streams and bare Spark beside ours: right sums first, then speed",
+    "peers": "Kafka Streams and bare Spark compared with ours: right sums first, then speed",
     "probe": "from a client's first event to its throttle record, memory and cores of the job, under 20 k ev/s",
     "reporter": "what the reporter in a broker costs it: CPU, produce p99; its sums, to the byte",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with Kafka's quotas and with ours",

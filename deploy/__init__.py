@@ -1,1 +1,1 @@
-"""Commands that make a release. What operators run is in scripts and files beside them."""
+"""Commands that make a release. What operators run is in scripts and files next to them."""

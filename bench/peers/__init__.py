@@ -1,1 +1,1 @@
-"""Other stream processors beside ours, on the same messages and the same machine."""
+"""Other stream processors compared with ours, on the same messages and the same machine."""

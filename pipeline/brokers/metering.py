@@ -9,7 +9,7 @@ from typing import Final
 
 from pipeline.brokers.native import Look, NativeQuotas
 from pipeline.brokers.running import Finding
-from pipeline.brokers.sync import chosen_rows
+from pipeline.brokers.sync import chosen_rows, key_text
 from pipeline.cluster.access import ClusterAccess
 from pipeline.command_line import command_text
 from pipeline.errors import Refused, TableMissing
@@ -102,8 +102,9 @@ def write(settings: Settings, changes: list[Change]) -> None:
     """
     with NativeQuotas(ClusterAccess.from_settings(settings.kafka)) as cluster:
         refused = cluster.make(changes)
-    for key, reason in refused.items():
-        message = f"the brokers refuse {label(key.user, key.client_id)} {key.quota_type}: {reason}"
+    if refused:
+        named = "; ".join(f"{key_text(key)}: {reason}" for key, reason in refused.items())
+        message = f"the brokers refuse {named}"
         raise Refused(message, "correct this on the cluster; all other values are written")
 
 

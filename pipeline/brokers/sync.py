@@ -84,12 +84,13 @@ class SyncLog:
         for drift in [drift for drift in control.drifts if drift not in self._drifts][:MOST_LINES]:
             log.warning("%s (--adopt takes it over)", drift_line(drift))
         self._drifts = drifts
-        refused = {(one.key, one.reason): one for one in control.refused}
-        for about, one in refused.items():
-            if about not in self._refused:
-                whom = "the brokers refuse" if one.by == "broker" else "cannot have an entry of its own:"
-                log.warning("%s: %s %s", key_text(one.key), whom, one.reason)
-        self._refused = frozenset(refused)
+        refused = [one for one in control.refused if (one.key, one.reason) not in self._refused]
+        for one in refused[:MOST_LINES]:
+            whom = "the brokers refuse" if one.by == "broker" else "cannot have an entry of its own:"
+            log.warning("%s: %s %s", key_text(one.key), whom, one.reason)
+        if len(refused) > MOST_LINES:
+            log.warning("and %d more values cannot be written", len(refused) - MOST_LINES)
+        self._refused = frozenset((one.key, one.reason) for one in control.refused)
         for user in [user for user in control.left_out if user not in self._left_out][:MOST_LINES]:
             text = "more clients of %s need an entry of their own than there is room for. Fix: %s"
             log.warning(text, f"user '{user}'" if user else "no user", _MORE_ROOM)

@@ -153,8 +153,7 @@ def enable(
     that hides none, for each quota type by itself. Quotas of brokers and of the quota table count. A sync keeps it, and
     moves it before it hides a row. docs/meter.md has what each way loses, hides and costs a broker.
 
-    It is stored in broker_quotas, where there are tables; a sync on another machine must be stopped before, or it ends
-    with 4. Exit code 5: a broker does not use Kafka's own quotas.
+    Exit code 5: a broker does not use Kafka's own quotas.
     """
     from pipeline.brokers.metering import planned
 
@@ -238,7 +237,7 @@ def observe(
 
     Shows live how much each client uses of its native quota, on each broker and in sum; -o json and yaml do not. At the
     end, or at Ctrl-C: who gets more than its quota because it holds per broker; who would be throttled if it held for
-    the cluster; whose bound is too small to work with; who has no quota. Needs no job, no tables and no Java. It only
+    the cluster; which bounds are too small to work with; who has no quota. Needs no job, no tables and no Java. It only
     reads: DescribeConfigs on the cluster, and Read on the usage topic if that is the source.
     """
     from pipeline.brokers.native import NativeQuotas, imported

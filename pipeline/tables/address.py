@@ -37,7 +37,7 @@ def creating(table: str) -> str:
 
 
 def creating_elsewhere(table: str) -> str:
-    """A command that creates tables beside those of a table's root."""
+    """A command that creates tables under another root, next to that of a table."""
     return command_text("tables", "create", "--tables", full_address(table).rpartition("/")[0] + "-new")
 
 

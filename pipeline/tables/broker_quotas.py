@@ -4,7 +4,7 @@ Only `kquota quotas sync` writes it. Its epoch is recorded under one app id for 
 called: two of them on the same tables are never both right.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +36,8 @@ OF_A_CHANGE: Final = (*KEY, "old", "new", "bound", "kind", "demand", "cause", "b
 """The columns that are fields of a change, or of its key."""
 
 _KEYS: Final = ("cluster", *KEY)
+# Metering may be switched off on the brokers without a row: a sync knows it when it sees it there.
+_IS_A_QUOTA: Final[Sequence[Condition]] = (("kind", "is not", None), ("kind", "!=", EntryKind.METERING.value))
 
 
 def newest_changes(table: StoredTable, cluster: str) -> list[Row]:
@@ -149,8 +151,8 @@ def trim_changes(uri: str, before_ms: int) -> int:
 
 
 def _needed(table: StoredTable) -> list[int]:
-    """`seq` of each key's newest applied row, if it is owned, and of its newest row of all, if that is pending."""
-    owned = table.last_of_each(_KEYS, "seq", [("result", "=", APPLIED)], [("kind", "is not", None)])
+    """`seq` of each key's newest applied row, if a quota is owned, and of its newest row of all, if that is pending."""
+    owned = table.last_of_each(_KEYS, "seq", [("result", "=", APPLIED)], _IS_A_QUOTA)
     pending = table.last_of_each(_KEYS, "seq", [], [("result", "=", PENDING)])
     return [*owned["seq"].to_pylist(), *pending["seq"].to_pylist()]
 
@@ -184,7 +186,7 @@ def enforced_for(root: str, user: str, client_id: str, quota_types: Iterable[str
         table = StoredTable(table_uri(root, NAME))
     except TableMissing:
         return []
-    found = rows_of(table.last_of_each(_KEYS, "seq", applied, [("kind", "is not", None)]))
+    found = rows_of(table.last_of_each(_KEYS, "seq", applied, _IS_A_QUOTA))
     rows = [row for row in found if (row["user"], row["client_id"]) in entities]
     # Of each type the most specific level comes last, and of a level the newest row.
     rows.sort(key=lambda row: (-level_of(row["user"], row["client_id"]), row["seq"]))

@@ -145,7 +145,7 @@ _UNNAMED: Final = "\x00any other name"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A key that kquota wants to write and cannot; tried again at an instant, or (None) when the quotas change.
+    """A key that kquota wants to write and cannot.
 
     `broker`: it refused the write. `resolution`: an entry of its own would change another client's quota.
     """
@@ -153,7 +153,6 @@ class Refusal:
     key: EntryKey
     by: Literal["broker", "resolution"]
     reason: str
-    retry_at_ms: int | None
 
 
 MOST_OWN_PER_USER: Final = 100
@@ -200,7 +199,7 @@ class OwnGrants:
             bound = self._default_bound(key)
             reason = "no default bounds it" if bound is None else self._harm(key)
             if bound is None or reason:
-                self.refused[key] = Refusal(key, "resolution", reason, None)
+                self.refused[key] = Refusal(key, "resolution", reason)
             else:
                 self.granted[key] = BrokerEntry(key, bound, EntryKind.OWN)
                 self._of_user[key.user] += 1
@@ -210,11 +209,15 @@ class OwnGrants:
         for key in keys:
             if self.granted.pop(key, None) is not None:
                 self._of_user[key.user] -= 1
+                if not self._of_user[key.user]:
+                    del self._of_user[key.user]
             self.refused.pop(key, None)
 
     def _default_bound(self, sensor: EntryKey) -> float | None:
         """T of a sensor, if it is a default's: the first row that its clients find is one of these tags."""
         user, client_id, quota_type = sensor
+        if not client_id and self._row((user, DEFAULT), quota_type):
+            return None  # every client of the user finds this row first
         kind = LevelKind.USER if not client_id else LevelKind.USER_CLIENT if user else LevelKind.CLIENT
         for level in Level:
             # A user's sensor has those of its clients that find no pair: what concerns the others is `_harmed`.
@@ -231,7 +234,7 @@ class OwnGrants:
         A client may find a row of the default user with a client-id now, and would find the entry of its user first.
         """
         user, client_id, quota_type = sensor
-        if client_id or self._row((user, DEFAULT), quota_type):
+        if client_id:
             return ""
         for name in self._of_default_user:
             if self._row((DEFAULT, name), quota_type) and not self._row((user, name), quota_type):

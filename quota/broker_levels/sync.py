@@ -1,6 +1,6 @@
 """The brokers' quotas kept as in the quota table: what to write now. Plain values in and out, no clock, no I/O.
 
-Two times come in. `now_ms` is of a clock that never steps: pauses, retries and the alters per second are counted on it.
+Two times come in. `now_ms` is of a clock that never steps: pauses and retries are counted on it.
 `known_until_ms` is event time, as the usage has it: what is seen of the brokers is judged by it. Where both meet (was
 an event before or after a write?) the write is dated in event time, with `LAG_MS` between the two at most.
 
@@ -171,7 +171,7 @@ class BrokerSync:
         self._review([change.key for change in taken])
 
     def refuse(self, change: Change, reason: str, now_ms: int) -> None:
-        """The brokers refused this one, and did not change. It is tried again a minute later."""
+        """The brokers refused this one, and did not change. It is tried again ten minutes later."""
         self._holdings.refuse(change)
         self._retries.refuse(change.key, change.bound, reason, now_ms)
 

@@ -114,7 +114,7 @@ class Drift:
     kind: DriftKind
 
 
-RETRY_MS: Final = 60_000
+RETRY_MS: Final = 600_000
 
 
 class WriteRetries:
@@ -122,23 +122,23 @@ class WriteRetries:
 
     >>> retries, key = WriteRetries(), EntryKey("alice", "", "producer_byte_rate")
     >>> retries.refuse(key, 5.0, "not allowed", now_ms=0)
-    >>> [retries.is_due(key, 5.0, now_ms) for now_ms in (0, 59_999, 60_000)], retries.is_due(key, 6.0, now_ms=0)
+    >>> [retries.is_due(key, 5.0, now_ms) for now_ms in (0, 599_999, 600_000)], retries.is_due(key, 6.0, now_ms=0)
     ([False, False, True], True)
     """
 
     def __init__(self) -> None:
-        self._tried: dict[EntryKey, tuple[float | None, Refusal]] = {}  # T of the write
+        self._tried: dict[EntryKey, tuple[float | None, int, Refusal]] = {}  # T of the write; when it is due again
 
     def refuse(self, key: EntryKey, bound: float | None, reason: str, now_ms: int) -> None:
         """A broker refused this, for a reason that is a part of a sentence. Another bound is tried at once."""
-        self._tried[key] = bound, Refusal(key, "broker", reason, now_ms + RETRY_MS)
+        self._tried[key] = bound, now_ms + RETRY_MS, Refusal(key, "broker", reason)
 
     def is_due(self, key: EntryKey, bound: float | None, now_ms: int) -> bool:
         """Whether this may be tried now."""
         if key not in self._tried:
             return True
-        last_bound, refusal = self._tried[key]
-        return last_bound != bound or refusal.retry_at_ms is None or now_ms >= refusal.retry_at_ms
+        last_bound, due_at_ms, _ = self._tried[key]
+        return last_bound != bound or now_ms >= due_at_ms
 
     def forget(self, key: EntryKey) -> None:
         """It was taken, or is not wanted any more."""
@@ -147,7 +147,7 @@ class WriteRetries:
     @property
     def refusals(self) -> list[Refusal]:
         """What is refused now."""
-        return [refusal for _, refusal in self._tried.values()]
+        return [refusal for *_, refusal in self._tried.values()]
 
 
 Value = TypeVar("Value")

@@ -27,7 +27,7 @@ DEFECTS: Final = (
     Defect(
         "a refused write is tried again each period",
         "WriteRetries.refuse",
-        ("now_ms + RETRY_MS)", "now_ms)"),
+        ("now_ms + RETRY_MS", "now_ms"),
         _SYNC,
     ),
     Defect(

@@ -183,3 +183,11 @@ def test_answers_are_kept_until_the_quotas_change() -> None:
     grants.ask([BOB])
     grants.ask([ERIN])
     assert (list(grants.granted), list(grants.refused)) == ([ERIN], [BOB])
+
+
+def test_users_without_entries_take_no_memory() -> None:
+    grants = OwnGrants()
+    grants.load(PLAIN)
+    grants.ask([BOB, CAROL])
+    grants.forget([BOB])
+    assert list(grants._of_user) == ["carol"]

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.brokers.metering import measured, wanted_keys
+from pipeline.brokers.metering import measured, wanted_keys, write
 from pipeline.brokers.native import NativeQuota, NativeQuotas, imported
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.settings.model import Settings, SyncSettings, TablesSettings
+from pipeline.errors import Refused
+from pipeline.settings.model import KafkaSettings, Settings, SyncSettings, TablesSettings
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
@@ -119,6 +120,13 @@ def test_rows_that_the_sync_leaves_out_do_not_move_it(tmp_path: Path) -> None:
 def test_quotas_of_others_measure_clients_too() -> None:
     held = {EntryKey(D, "", PRODUCE): 5.0, EntryKey("", D, PRODUCE): METERED, EntryKey("alice", "", FETCH): 5.0}
     assert [(one.by, one.entity) for one in measured(held)] == [("user", "the default client-id"), ("", ""), ("", "")]
+
+
+def test_every_value_that_the_brokers_refuse_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = {EntryKey(D, "", PRODUCE): "not allowed", EntryKey(D, D, FETCH): "no such thing"}
+    monkeypatch.setattr(NativeQuotas, "make", lambda *_: refused)
+    with pytest.raises(Refused, match=r"producer_byte_rate: not allowed; .* consumer_byte_rate: no such thing"):
+        write(Settings(kafka=KafkaSettings(bootstrap_servers="nowhere:9092")), [])
 
 
 def test_an_import_leaves_it_out() -> None:

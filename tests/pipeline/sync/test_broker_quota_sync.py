@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.brokers.native import Look
-from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower
+from pipeline.brokers.sync import MOST_LINES, BrokerQuotaSync, Sources, UsageFollower
 from pipeline.errors import ClusterUnreachable, Conflict
 from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable
@@ -226,7 +226,7 @@ def test_what_others_wrote_is_left_alone_and_told_once_until_it_is_adopted(
     assert setting.brokers.values[ALICE] == 7 * MB, "what stood there before is given back"
 
 
-def test_what_the_brokers_refuse_is_told_once_and_tried_again_a_minute_later(
+def test_what_the_brokers_refuse_is_told_once_and_tried_again_ten_minutes_later(
     setting: Setting, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "pipeline.sync")
@@ -239,8 +239,22 @@ def test_what_the_brokers_refuse_is_told_once_and_tried_again_a_minute_later(
     assert told == ["user-principal 'bob' producer_byte_rate: the brokers refuse no such thing"]
     assert [step[-1] for step in setting.steps() if step[0] == "bob"].count("refused: no such thing") == 1
     setting.brokers.refused = {}
-    setting.pass_time(sync, 40)
+    setting.clock.advance(580_000)
+    setting.pass_time(sync)
     assert setting.brokers.values == {ALICE: MB, BOB: MB}
+
+
+def test_of_many_refused_values_the_log_names_the_first_and_counts_the_others(
+    setting: Setting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "pipeline.sync")
+    users = [f"user-{number}" for number in range(MOST_LINES + 3)]
+    setting.edit(**dict.fromkeys(users, MB))
+    setting.brokers.refused = {EntryKey(name, "", "producer_byte_rate"): "no such thing" for name in users}
+    setting.pass_time(setting.start(), 2)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == MOST_LINES + 1
+    assert told[-1] == "and 3 more values cannot be written"
 
 
 def test_another_scope_of_the_table_holds_from_the_next_period_on(tmp_path: Path) -> None:
@@ -296,7 +310,8 @@ def test_edits_and_retries_go_on_when_the_clock_of_the_host_steps(setting: Setti
         setting.pass_time(sync)
         assert setting.brokers.values == {ALICE: bound * MB}
     setting.brokers.refused = {}
-    setting.pass_time(sync, 60)
+    setting.clock.advance(600_000)
+    setting.pass_time(sync)
     assert setting.brokers.values[BOB] == MB
 
 

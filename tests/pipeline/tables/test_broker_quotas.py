@@ -13,11 +13,12 @@ from pipeline.tables.broker_quotas import (
     NOT_APPLIED,
     PENDING,
     BrokerQuotasTable,
+    enforced_for,
     trim_changes,
 )
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.queries import StoredTable
-from quota.broker_levels.entries import EntryKey, EntryKind
+from quota.broker_levels.entries import METERED, EntryKey, EntryKind
 from quota.broker_levels.writes import Change
 
 T_MS = 1_700_000_000_000
@@ -114,3 +115,11 @@ def test_old_rows_are_deleted_but_not_those_that_say_what_is_owned(table: Broker
     assert trim_changes(uri, T_MS + 2 * DAY_MS) == 0
     table.append([(change("c"), APPLIED)], T_MS + 3 * DAY_MS)
     assert trim_changes(uri, T_MS + 2 * DAY_MS) == 1
+
+
+def test_metering_is_no_quota_that_holds_and_its_rows_go_with_the_others(table: BrokerQuotasTable, root: str) -> None:
+    table.append([(change("<default>", METERED, kind=EntryKind.METERING), APPLIED), (change("a"), APPLIED)], T_MS)
+    of_clients = [enforced_for(root, user, "", ["producer_byte_rate"]) for user in ("a", "b")]
+    assert [[one.change.key.user for one in found] for found in of_clients] == [["a"], []]
+    assert trim_changes(table_uri(root, NAME), T_MS + DAY_MS) == 1
+    assert [row["user"] for row in rows(root)] == ["a"]
