@@ -23,7 +23,7 @@ from quota.usage import BLOCK_ROWS
 MOST_ROWS: Final = 100_000
 """The most rows of all; whole sensors are left out, those with the smallest share first."""
 MOST_CLIENTS: Final = 100
-"""The most clients of a sensor that have rows: those that use the most."""
+"""The most clients of a sensor that have rows: those that brokers hold longest, then those that use the most."""
 MOST_UNBOUNDED: Final = 1_000
 """The most clients without a bound that have rows, for each quota type: those that use the most."""
 
@@ -44,8 +44,8 @@ _COUNTED: Final = ("produced_bytes", "fetched_bytes", "request_count")
 _CLIENT: Final = ("broker_id", "user", "client_id")
 _SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode")
 
-RatesOf = Callable[[pa.Table], pa.Table]
-"""`QuotaEngine.rates` of clients (broker_id, user, client_id), of both sides."""
+RatesOf = Callable[[pa.Table, Flags], pa.Table]
+"""`QuotaEngine.rates` of clients (broker_id, user, client_id), of both sides, with the clients to have in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ MINUTE_MS: Final = 60_000
 _MOST_HELD: Final = 2_000
 """The most rows of a batch of which it is kept for a minute how long brokers held the client: the longest."""
 _HELD_MS: Final = "broker_throttle_ms"
+_START: Final = "sample_start_ms"
 
 
 class RecentUsage:
@@ -100,7 +101,7 @@ class RecentUsage:
             self._held_by_brokers.popleft()
         if _HELD_MS in usage.column_names and (held := usage.filter(pc.field(_HELD_MS) > 0)).num_rows:
             most = pc.select_k_unstable(held, _MOST_HELD, [(_HELD_MS, "descending")])
-            self._held_by_brokers.append((evaluated_at_ms, held.select([*_CLIENT, _HELD_MS]).take(most)))
+            self._held_by_brokers.append((evaluated_at_ms, held.select([*_CLIENT, _START, _HELD_MS]).take(most)))
 
     def copy(self) -> "RecentUsage":
         """What it holds now, for another thread."""
@@ -118,8 +119,10 @@ class RecentUsage:
         parts = [usage for _, usage in self._batches]
         usage = pa.concat_tables(parts, promote_options="default") if parts else _NO_USAGE
         used = ClientUsage.of(usage, now_ms, self._num_samples, self._sample_window_ms, self._by_broker)
-        held = [rows for at_ms, rows in self._held_by_brokers if at_ms > now_ms - MINUTE_MS]
-        return used.held_by_brokers(pa.concat_tables(held), self._by_broker) if held else used
+        if not self._held_by_brokers:
+            return used
+        held = pa.concat_tables([rows for _, rows in self._held_by_brokers])
+        return used.held_by_brokers(held.filter(pc.field(_START) > now_ms - MINUTE_MS), self._by_broker)
 
 
 _NO_USAGE: Final = pa.table({name: pa.array([], pa.string()) for name in _CLIENT})
@@ -137,6 +140,7 @@ class ClientUsage:
         counted: What all of them produced and fetched, and their requests.
         span_ms: From the oldest of these windows with usage until now, at least N - 1 windows: so a cluster that has
             just begun does not seem busier than it is.
+        active_clients: How many pairs of user and client-id have usage.
         broker_held_share: float64[n], see `held_by_brokers`; None: no client was held.
     """
 
@@ -146,6 +150,7 @@ class ClientUsage:
     sample_window_ms: int
     counted: tuple[float, float, float]
     span_ms: int
+    active_clients: int
     broker_held_share: Floats | None = None
 
     @classmethod
@@ -157,7 +162,7 @@ class ClientUsage:
         if usage.num_rows:
             usage = usage.filter(pc.field("sample_start_ms") >= first * sample_window_ms)
         if not usage.num_rows:
-            return cls(_NO_USAGE, np.zeros((len(_MEASURES), 0, 1)), first, sample_window_ms, (0.0, 0.0, 0.0), 1)
+            return cls(_NO_USAGE, np.zeros((len(_MEASURES), 0, 1)), first, sample_window_ms, (0.0, 0.0, 0.0), 1, 0)
         names = _CLIENT if by_broker else _CLIENT[1:]
         of_row, rows = _numbered([usage], names)
         windows = usage["sample_start_ms"].to_numpy() // sample_window_ms - first
@@ -177,26 +182,32 @@ class ClientUsage:
         oldest_ms = pc.min(counted["sample_start_ms"]).as_py() or now_ms
         span_ms = max(now_ms - oldest_ms, (num_samples - 1) * sample_window_ms, 1)
         produced, fetched, requests = (float(_amounts(counted, name).sum()) for name in _COUNTED)
-        return cls(clients, np.stack(sums), first, sample_window_ms, (produced, fetched, requests), span_ms)
+        counted_rates = produced, fetched, requests
+        active = len(_numbered([clients], _CLIENT[1:])[1])
+        return cls(clients, np.stack(sums), first, sample_window_ms, counted_rates, span_ms, active)
 
     def held_by_brokers(self, rows: pa.Table, by_broker: bool) -> "ClientUsage":
         """With the part of the last minute for which each client was held, by the broker that held it longest.
+
+        A client that has been silent since it was held is a client here, too.
 
         * `rows`: Usage of that minute. With several connections a broker holds a client longer than time passes: the
             part is 1 at most.
         """
         of_broker, first = _numbered([rows], _CLIENT)
         of_brokers_ms = np.bincount(of_broker[0], _amounts(rows, _HELD_MS), len(first))
-        names = _CLIENT if by_broker else _CLIENT[1:]
-        (of_client, of_row), of_each = _numbered([self.clients, rows.take(pa.array(first))], names)
+        held, names = rows.select(_CLIENT).take(pa.array(first)), _CLIENT if by_broker else _CLIENT[1:]
+        (_, of_row), of_each = _numbered([self.clients, held], names)
         longest_ms = np.zeros(len(of_each))
         np.maximum.at(longest_ms, of_row, of_brokers_ms)
-        return replace(self, broker_held_share=np.minimum(longest_ms[of_client] / MINUTE_MS, 1.0))
-
-    @property
-    def active_clients(self) -> int:
-        """How many pairs of user and client-id there are."""
-        return len(_numbered([self.clients], _CLIENT[1:])[1]) if self.clients.num_rows else 0
+        known = self.clients.num_rows  # each of them once, so their numbers come first
+        silent = held.take(pa.array(of_each[known:] - known))
+        if not by_broker:
+            silent = silent.set_column(0, "broker_id", pa.repeat("", silent.num_rows))
+        by_window = np.pad(self.by_window, ((0, 0), (0, silent.num_rows), (0, 0)))
+        share = np.minimum(longest_ms / MINUTE_MS, 1.0)
+        clients = pa.concat_tables([self.clients.select(_CLIENT), silent]).unify_dictionaries().combine_chunks()
+        return replace(self, clients=clients, by_window=by_window, broker_held_share=share)
 
     def rates(self, types: Ints, clients: Ids, now_ms: int, window_ms: Ints) -> Floats:
         """What each of some clients uses of a type, over the W of a sensor: float64[m], in the unit of the bound."""
@@ -216,8 +227,11 @@ def current_rates(used: ClientUsage, now_ms: int, rates_of: RatesOf, held: pa.Ta
     """
     begins = range(0, max(used.clients.num_rows, 1), BLOCK_ROWS)
     parts = []
+    is_held = np.zeros(used.clients.num_rows, np.bool_)
+    if used.broker_held_share is not None:
+        is_held = used.broker_held_share > 0
     for begin in begins:
-        found = rates_of(used.clients.slice(begin, BLOCK_ROWS))
+        found = rates_of(used.clients.slice(begin, BLOCK_ROWS), is_held[begin : begin + BLOCK_ROWS])
         entity = pa.array(found["entity"].to_numpy() + begin)
         parts.append(found.set_column(0, "entity", entity))
     bounded = pa.concat_tables(parts).combine_chunks()
@@ -230,24 +244,22 @@ def current_rates(used: ClientUsage, now_ms: int, rates_of: RatesOf, held: pa.Ta
 def _bounded_rows(found: pa.Table, used: ClientUsage, now_ms: int, held: pa.Table) -> pa.Table:
     """Sensors, the largest share first, then their clients; as many whole sensors as there is room for."""
     own_rate = used.rates(_types(found), found["entity"].to_numpy(), now_ms, found["window_ms"].to_numpy())
-    found, own_rate = found.filter(pa.array(own_rate > 0)), own_rate[own_rate > 0]
+    of_client = np.zeros(used.clients.num_rows) if used.broker_held_share is None else used.broker_held_share
+    held_share = of_client[found["entity"].to_numpy()]
+    shown = (own_rate > 0) | (held_share > 0)
+    found, own_rate, held_share = found.filter(pa.array(shown)), own_rate[shown], held_share[shown]
     (sensor,), first = _numbered([found], _SENSOR)
     tags = [pc.not_equal(found[name], "") for name in ("sensor_user", "sensor_client_id")]
     is_pair = _flags(pc.and_(*tags))
     until_ms = _held_until_ms(found, held)
     of_sensor_ms = np.zeros(len(first), np.int64)
     np.maximum.at(of_sensor_ms, sensor, until_ms)
-    held_share = (
-        np.zeros(found.num_rows)
-        if used.broker_held_share is None
-        else used.broker_held_share[found["entity"].to_numpy()]
-    )
     of_sensor_share = np.zeros(len(first))
     np.maximum.at(of_sensor_share, sensor, held_share)
     share = found["observed"].to_numpy() / found["bound"].to_numpy()
 
     by_share = np.argsort(-share[first], kind="stable")
-    shown = ~is_pair & (rank_in(sensor, -own_rate) < MOST_CLIENTS)
+    shown = ~is_pair & (rank_in(sensor, -held_share, -own_rate) < MOST_CLIENTS)
     rows_of = 1 + np.bincount(sensor, shown, len(first)).astype(np.int64)
     by_share = by_share[np.cumsum(rows_of[by_share]) <= MOST_ROWS]
 

@@ -43,7 +43,7 @@ SCHEMA: Final = pa.schema(
 )
 """Columns of `QuotaEngine.record`: those of `decisions` without ids.
 
-Null can be `max_throttle_time_ms`, without a cap, and `tokens`, in shadow rows and if no debt is carried.
+`max_throttle_time_ms` is null without a cap, `tokens` in shadow rows and if no debt is carried.
 """
 STORED: Final = SCHEMA.append(pa.field("more_clients", pa.int64()))
 """Columns of `Decisions.stored`."""

@@ -188,10 +188,10 @@ class QuotaEngine:
         Returns:
             One row for each entity and quota type that had usage in this batch and whose rate is above the bound; none
             for a sensor of which all usage in this batch is late. One more row if it is above the bound of a shadow
-            row. A sensor with usage in this batch from before the newest two windows, of which the rate gives no row,
-            has rows with the cause `debt` if its bucket, right after it was charged, needs longer than (N + 1) · w to
-            come back to 0. Where `asks_hold`, the client is to be held, alone or with its user. For columns and order
-            see `quota.decisions`.
+            row. A sensor with usage in this batch from before the newest two windows, and none in these, of which the
+            rate gives no row, has rows with the cause `debt` if its bucket, right after it was charged, needs longer
+            than (N + 1) · w to come back to 0. Where `asks_hold`, the client is to be held, alone or with its user. For
+            columns and order see `quota.decisions`.
 
         Raises:
             InvalidUsage: the table or the instant breaks these rules. No sensor was changed.
@@ -358,13 +358,16 @@ class QuotaEngine:
         ]
         return pa.Table.from_arrays([*_key_columns(names), *columns], schema=OWED_SCHEMA)
 
-    def rates(self, entities: pa.Table, evaluated_at_ms: int, side: Side = Side.ENFORCED) -> pa.Table:
+    def rates(
+        self, entities: pa.Table, evaluated_at_ms: int, side: Side = Side.ENFORCED, always: Flags | None = None
+    ) -> pa.Table:
         """Say at what rate entities use something that a bound limits, as `evaluate`. Reads only.
 
         Args:
             entities: columns of `evaluate`.
             evaluated_at_ms: the instant, not before the last `record`.
             side: the shadow side has only bounds of shadow rows, and sees them as if all of them were enforced.
+            always: the entities that have rows also where O is 0, bool[n]; None: none.
 
         Returns:
             One row per entity and quota type with O > 0 and a bound T > 0, in the order of the table: entity (the row
@@ -377,7 +380,8 @@ class QuotaEngine:
             return pa.Table.from_batches([], RATES_SCHEMA)  # it has no quotas: mostly the shadow side
         columns = self._of_types(names, partial(self._used, side=side, now_ms=evaluated_at_ms))
         quota, bound, _, _, observed, _ = columns
-        is_kept = (observed > 0) & (bound > 0) & np.isfinite(bound)
+        is_used = observed > 0 if always is None else (observed > 0) | np.repeat(always, len(QUOTA_TYPES))
+        is_kept = is_used & (bound > 0) & np.isfinite(bound)
         if side is Side.SHADOW:
             is_kept &= self._sensors.resolution.is_shadow(quota)
         places = np.flatnonzero(is_kept)
@@ -562,7 +566,7 @@ class QuotaEngine:
     def _record_all(
         self, batch: Usage, of_row: dict[Key, Ids], now_ms: int
     ) -> tuple[dict[Key, list[SensorGroups]], dict[Key, list[SensorGroups]]]:
-        """Record a batch, window by window from the oldest. Returns the sensors with usage in time, and with behind."""
+        """Record a batch, window by window from the oldest. Returns the sensors with usage in time and behind."""
         in_time, behind = ({key: list[SensorGroups]() for key in self._sensors.recording} for _ in range(2))
         for piece in split_by_window(batch, now_ms // self.sample_window_ms, self.num_samples):
             refill_to_ms = min((piece.window + 1) * self.sample_window_ms, now_ms)
@@ -576,16 +580,19 @@ class QuotaEngine:
                     behind[key].append(group)
         return in_time, behind
 
-    def _owing(self, key: Key, behind: list[SensorGroups], others: Ids) -> tuple[Ids, Floats]:
-        """The sensors with usage that is behind, others apart, whose buckets owe more than (N + 1) · w; their tokens.
+    def _owing(self, key: Key, behind: list[SensorGroups], by_rate: Ids) -> tuple[Ids, Floats]:
+        """The sensors that are behind and have buckets that owe more than (N + 1) · w, and the tokens of each.
 
-        Not as of now: the usage since then is still to come.
+        Without those that are decided by their rate, and those with usage in the newest windows, too: what a broker
+        brings that was silent for a while may have been within the bound in its time. The tokens are not as of now: the
+        usage since then is still to come.
         """
-        buckets, bounds = self._sensors.by_key[key].buckets, self._sensors.by_key[key].bound
+        of_type = self._sensors.by_key[key]
+        buckets, bounds = of_type.buckets, of_type.bound
         if buckets is None or not behind:
-            return others[:0], np.zeros(0, np.float64)
-        ids = np.setdiff1d(sensors_of(behind, self.num_sensors), others, assume_unique=True)
-        ids = ids[np.isfinite(bounds[ids])]
+            return by_rate[:0], np.zeros(0, np.float64)
+        ids = np.setdiff1d(sensors_of(behind, self.num_sensors), by_rate, assume_unique=True)
+        ids = ids[np.isfinite(bounds[ids]) & of_type.windows.are_behind(ids)]
         tokens = buckets.tokens_left(ids, bounds[ids])
         owes = debt_time_ms(tokens, bounds[ids]) > (self.num_samples + 1) * self.sample_window_ms
         return ids[owes], tokens[owes]

@@ -151,6 +151,12 @@ class SampleWindows:
         row = self._last[column]
         row[sensors] = np.maximum(row[sensors], offset)
 
+    def are_behind(self, sensors: Ids) -> Flags:
+        """Which sensors have no usage in the newest two windows."""
+        newest, before = (self._last[(self._newest - back) % (self._n + 1)][sensors] for back in (0, 1))
+        are_untouched: Flags = (newest == _UNTOUCHED) & (before == _UNTOUCHED)
+        return are_untouched
+
     def violated(self, sensors: Selection, bound: Floats, now_ms: int) -> tuple[Ids, Floats, Ints]:
         """Positions of sensors with O > T, ascending, and O and W of each. `now_ms` is in the newest window."""
         oldest = (self._newest - self._n) % (self._n + 1)

@@ -422,6 +422,7 @@ class SensorTable:
 Rows = slice | Ids
 
 _EXACT_IN_FLOAT: Final = 1 << 53
+_FEW: Final = 64
 _ALL: Final = slice(None)
 
 
@@ -429,15 +430,19 @@ class SensorGroups:
     """Rows grouped by sensor. Each of the `count` sensors, ascending or a slice of all, has a place from 0 on."""
 
     def __init__(self, of_row: Ids, num_sensors: int) -> None:
-        present = np.zeros(num_sensors, np.bool_)
-        present[of_row] = True
-        ids = present.nonzero()[0]
+        is_small = len(of_row) * _FEW < num_sensors
+        if is_small:  # a window of late usage, of which there may be thousands
+            ids, places_of_rows = np.unique(of_row, return_inverse=True)
+        else:
+            present = np.zeros(num_sensors, np.bool_)
+            present[of_row] = True
+            ids, places_of_rows = present.nonzero()[0], of_row
         self.count = len(ids)
         self.sensors: Selection = ids
-        self._place = of_row
+        self._place = places_of_rows
         if self.count == num_sensors:
             self.sensors = slice(0, num_sensors)
-        else:
+        elif not is_small:
             places = np.empty(num_sensors, np.int64)
             places[ids] = np.arange(self.count)
             self._place = places[of_row]

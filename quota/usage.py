@@ -412,8 +412,13 @@ class Usage:
         produced, fetched = (_measure(table, name) for name in BYTES)
         io, network = (_measure(table, name) for name in _TIMES)
         in_gap = None
-        if IN_GAP in table.schema.names and pc.any(flags := _column(table, IN_GAP)).as_py():
-            in_gap = flags.fill_null(False).to_numpy(zero_copy_only=False)
+        if IN_GAP in table.schema.names:
+            flags = _column(table, IN_GAP)
+            if not (pa.types.is_boolean(flags.type) or pa.types.is_null(flags.type)):
+                message = f"column '{IN_GAP}' has the type {flags.type}, not bool"
+                raise InvalidUsage(message)
+            if flags.null_count < len(flags) and pc.any(flags).as_py():
+                in_gap = flags.fill_null(False).to_numpy(zero_copy_only=False)
         return cls(EntityNames(table, has_brokers), window, last_ms, (produced, fetched, _both(io, network)), in_gap)
 
 

@@ -69,9 +69,11 @@ class BatchRow(c.PipelineRow):
         "`<other>`."
     )
     gap_since_ms: c.EpochMs | None = c.field(
-        "If the batch has usage of a gap, in which no throttle could be published: since when, by the driver's clock.",
+        "If the batch has usage of a gap, in which no throttle could be published: since when, by the driver's clock, "
+        "in the first batches of a job 0. Null = it has none; a batch that is too old as a whole may have none either.",
         default=None,
     )
+    gap_until_ms: c.EpochMs | None = c.field("Until when that gap lasts.", default=None)
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")
 
 
@@ -124,8 +126,8 @@ class RatesRow(c.PipelineRow):
         "Until when it is held for this quota, by wall clock; of a sensor the last end of its clients. Null = not held."
     )
     broker_held_share: c.Share | None = c.field(
-        "For which part of the last minute the brokers themselves held the client: that of the broker that held it "
-        "longest, 1 at most; of a sensor the largest of its clients. Null = they did not, or that is not known.",
+        "For which part of the last minute the brokers themselves held the client, for all quota types together: that "
+        "of the broker that held it longest, 1 at most; of a sensor the largest of its clients. Null = not known.",
         default=None,
     )
 
@@ -254,8 +256,8 @@ class DecisionRow(c.PipelineRow):
         "its own the quota with the longest wait."
     )
     cause: Annotated[Literal["violation", "debt"], c.Unit("cause")] = c.field(
-        "`violation`: the rate is above the bound. `debt`: late usage has brought the bucket so far below 0 that it "
-        "needs longer than (N + 1) sample windows to come back."
+        "`violation`: the rate is above the bound. `debt`: the batch has usage of the sensor that is behind, the rate "
+        "gives no row, and the bucket needs longer than (N + 1) sample windows to come back to 0."
     )
     tokens: c.Tokens | None = c.field("What the bucket held; null in shadow mode and if no debt is carried.")
     owed_ms: c.DurationMs = c.field("The larger of X and of the time that the bucket needs to come back to 0.")

@@ -126,7 +126,7 @@ SELECT publish_seq, written_at_ms, timestamp_millis(written_at_ms) AS written_at
     WHEN action = 'release' AND cause = 'quota_changed' THEN concat('its quota was edited: now ', bound_text)
     WHEN action = 'release' AND owed_ms > 0 THEN concat('its time is over, and ', owed_ms, ' ms that it owes are let go')
     WHEN action = 'release' THEN 'its time is over and it owes nothing more'
-    WHEN cause IN ('violation', 'extended') THEN concat('used ', observed_text, ' over ', window_text, ', its quota is ', bound_text, ': wait ', wait_text)
+    WHEN cause IN ('violation', 'debt', 'extended') AND observed > bound THEN concat('used ', observed_text, ' over ', window_text, ', its quota is ', bound_text, ': wait ', wait_text)
     WHEN cause = 'quota_changed' THEN concat('its quota was edited to ', bound_text, ' and it owes ', owed_text, ': wait ', wait_text)
     ELSE concat('has not paid back what it used above ', bound_text, ', owes ', owed_text, ': wait ', wait_text)
   END AS reason,

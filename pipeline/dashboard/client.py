@@ -389,7 +389,7 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str],
         "levels": [row.document() for row in found.levels],
         "effective": _effective_rows(reader, found),
         "on_brokers": [{**on_brokers_row(one), "text": on_brokers_line(one)} for one in on_brokers],
-        "held_by_brokers": held_by_brokers(reader.root, *client),
+        "held_by_brokers": held_by_brokers(reader.root, *client, state.now_ms),
     }
 
 

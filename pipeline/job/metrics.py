@@ -148,7 +148,7 @@ class ThrottledClients:
         throttles = CounterMetricFamily("kquota_client_throttles", "Throttles that began.", labels=_LABELS)
         held = CounterMetricFamily("kquota_client_held_seconds", "Time for which it was held.", labels=_LABELS)
         share = GaugeMetricFamily("kquota_client_share", "Its sensor's rate divided by its bound, now.", labels=_LABELS)
-        what = "The part of the last minute for which the brokers themselves held it."
+        what = "The part of the last minute for which the brokers themselves held it; no sample where they did not."
         by_brokers = GaugeMetricFamily("kquota_client_broker_held_share", what, labels=_LABELS)
         with self._lock:
             for key in [key for key, client in self._clients.items() if now_ms - client.until_ms > IDLE_MS]:
@@ -164,7 +164,8 @@ class ThrottledClients:
             unlisted = self._unlisted
         for *one, of_bound, of_minute in [] if rates is None else _shares(rates, series):
             share.add_metric(one, of_bound)
-            by_brokers.add_metric(one, of_minute or 0.0)
+            if of_minute is not None:
+                by_brokers.add_metric(one, of_minute)
         yield from (throttles, held, share, by_brokers)
         what = "Throttles that began, of clients without series."
         yield CounterMetricFamily("kquota_unlisted_client_throttles", what, unlisted)

@@ -214,7 +214,7 @@ def told(
         user, client_id = client or (row["user"], row["client_id"])
         if running is None:
             running = running_throttles(root, now_ms, Wanted(user, client_id), min_hold_ms)
-        until_ms, by_brokers = Held(running).until_ms(user, client_id), held_by_brokers(root, user, client_id)
+        until_ms, by_brokers = Held(running).until_ms(user, client_id), held_by_brokers(root, user, client_id, now_ms)
     document: dict[str, Any] = {
         "decision": row,
         "bound_set": set_by,
@@ -311,10 +311,8 @@ def _facts(row: dict[str, Any], unpublished: Unpublished | None) -> list[tuple[s
     is_debt, asked_ms = row["cause"] == "debt", row["raw_throttle_time_ms"]
     if is_debt:
         asked_ms = row["owed_ms"]
-        asked = (
-            "debt",
-            f"its usage came late; with it, {-row['tokens']:.1f} are owed = {exact_seconds(asked_ms)} of T",
-        )
+        by = "its rate" if row["raw_throttle_time_ms"] == asked_ms else f"a bucket at {row['tokens']:.1f}"
+        asked = ("debt", f"usage of before the newest windows: {exact_seconds(asked_ms)} are owed, by {by}")
     else:
         asked = ("throttle", f"X = (O − T) / T · W = {computed_time(observed, bound, window_ms, asked_ms)}")
     facts = [

@@ -185,7 +185,6 @@ def decided_again(
             if key in snapshots:
                 own = (pc.field("query_id") == key[0]) & (pc.field("batch_id") == key[1])
                 decider.restore_buckets(of_sensors_with_parts(stored.filter(own)))
-        # A check is based on the batch before it, and evaluated after it: its record is of the slice of its batch.
         is_last = not following or following[0].time_epoch != epoch
         yield Slice(begin_ms, _NEVER_MS if is_last else following[0].evaluated_at_ms, again)
 
@@ -266,7 +265,9 @@ def _check(root: str, cluster: str, part: Slice, result: Verification) -> pa.Tab
 
 def _rows_of(root: str, name: str, columns: Sequence[str], part: Slice) -> pa.Table:
     """The rows that are based on the batches of a slice."""
-    conditions = [("evaluated_at_ms", ">=", part.begin_ms), ("evaluated_at_ms", "<", part.end_ms)]
+    # A check is evaluated a moment after its batch, and perhaps after the first batch of the next slice.
+    end_ms = part.end_ms + _SLICE_MS
+    conditions = [("evaluated_at_ms", ">=", part.begin_ms), ("evaluated_at_ms", "<", end_ms)]
     stored = read_table(table_uri(root, name), [*columns], conditions)
     keys = {(batch.query_id, batch.batch_id) for batch, _ in part.batches}
     mine = [key in keys for key in zip(*(stored[name].to_pylist() for name in KEY[:2]), strict=True)]

@@ -135,7 +135,10 @@ class StreamSettings(Branch):
         "earliest", description="where a job without checkpoint and without stored batches begins"
     )
     max_decision_age_ms: int = Field(
-        10_000, gt=0, description="a batch older than this records its decisions and publishes none"
+        10_000,
+        gt=0,
+        description="a batch older than this records its decisions and publishes none; usage that is older after an "
+        "outage leads to one burst of debt at most",
     )
     max_event_age_ms: int = Field(
         86_400_000, ge=60_000, description="an event dated longer than this before its append time is a dead letter"

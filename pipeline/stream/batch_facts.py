@@ -2,15 +2,15 @@
 
 **Gaps.** A client that was not asked to wait in time shall not wait for an outage of the job. Usage of a gap leads to
 no larger debt than one burst. It is usage that is older than `max_decision_age_ms` when its batch is collected, and
-newer than what the batch before could answer. So usage of one broker that is always late is no gap: the batch before
-was collected after it. A gap goes on, over many batches, until the first batch without such usage. A job without a
+that happened after the batch before was collected. So usage of one broker that is always late is of no gap. The next
+batches may still have usage of that time: it is of the gap, too, until the first batch without any. A job without a
 batch before could answer nothing.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -23,15 +23,33 @@ from schemas.rows import BatchRow
 METADATA_KEY: Final = "kquota.batch"
 
 
-def in_gap(last_event_ms: Ints, processed_at_ms: int, answered_until_ms: int, max_decision_age_ms: int) -> Flags:
-    """Which rows are usage of a gap, by the time of their last event; neither limit is one itself.
+class Gap(NamedTuple):
+    """A span of time, by the driver's clock, in which usage could not be answered; both ends exclusive."""
+
+    since_ms: int
+    until_ms: int
+
+    def has(self, event_ms: Ints) -> Flags:
+        """Which instants are in it."""
+        return (event_ms > self.since_ms) & (event_ms < self.until_ms)
+
+
+def gap_of(
+    last_event_ms: Ints, processed_at_ms: int, before: "BatchFacts | None", max_decision_age_ms: int
+) -> Gap | None:
+    """The gap that rows of a batch are of, by the times of their last events; None if no row is of one.
 
     Args:
         processed_at_ms: When the batch was collected.
-        answered_until_ms: Of the batch before: see `BatchFacts`; 0 without one.
+        before: The batch before; None for the first of a job.
     """
-    is_old = last_event_ms < processed_at_ms - max_decision_age_ms
-    return is_old & (last_event_ms > answered_until_ms)
+    old_ms = processed_at_ms - max_decision_age_ms
+    is_old = last_event_ms < old_ms
+    new = Gap(0 if before is None else before.processed_at_ms, old_ms)
+    known = None if before is None else before.gap
+    if (is_old & new.has(last_event_ms)).any():
+        return new if known is None else Gap(known.since_ms, old_ms)
+    return known if known is not None and (is_old & known.has(last_event_ms)).any() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +66,8 @@ class BatchFacts:
         ignored_count: Null values and empty arrays.
         dead_count: Elements and records that were refused, including those that `dead_letters` only counts.
         folded_count: Events of client-ids beyond the limit of new ones: see `pipeline.stream.usage_columns`.
-        gap_since_ms: Until when, by the driver's clock, usage could be answered before the gap that the batch has usage
-            of; see `in_gap`. None if it has none.
+        gap_since_ms: The begin of the gap that the batch has usage of; see `gap_of`. None if it has none.
+        gap_until_ms: The end of that gap.
     """
 
     evaluation: Evaluation
@@ -65,6 +83,7 @@ class BatchFacts:
     topic_ids: str | None = None
     folded_count: int = 0
     gap_since_ms: int | None = None
+    gap_until_ms: int | None = None
 
     @property
     def versions(self) -> dict[str, int]:
@@ -77,9 +96,10 @@ class BatchFacts:
         return self.processed_at_ms - self.evaluation.evaluated_at_ms
 
     @property
-    def answered_until_ms(self) -> int:
-        """Until when usage could be answered. In the next batch usage after it may be of a gap."""
-        return self.processed_at_ms if self.gap_since_ms is None else self.gap_since_ms
+    def gap(self) -> Gap | None:
+        """The gap that it has usage of."""
+        since_ms, until_ms = self.gap_since_ms, self.gap_until_ms
+        return None if since_ms is None or until_ms is None else Gap(since_ms, until_ms)
 
     @property
     def ids_of_topics(self) -> dict[str, str]:

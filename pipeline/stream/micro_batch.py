@@ -30,7 +30,7 @@ from pipeline.clock import Clock, Moment
 from pipeline.cluster.topic_ids import JobTopics
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import Settings
-from pipeline.stream.batch_facts import BatchFacts, in_gap
+from pipeline.stream.batch_facts import BatchFacts, Gap, gap_of
 from pipeline.stream.checkpoint import OffsetLog, OffsetRange
 from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import JobTables, Outcome
@@ -88,7 +88,7 @@ class MicroBatch:
         self._engine, self._stream, self._usage_topic = settings.engine, settings.stream, settings.kafka.usage_topic
         self._engine_settings = json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":"))
         self._recovered = recovered
-        self._answered_until_ms = recovered.answered_until_ms
+        self._before = recovered.newest
         self._topics = topics
         self._report = report
         self._clock_warning = ClockWarning()
@@ -121,8 +121,8 @@ class MicroBatch:
         collected = self._clock.now()
         batch = self._folded(self._limited(batch, collected), snapshot, collected)
         evaluation = self._evaluation(query_id, batch_id, snapshot.version, batch, collected)
-        batch, gap_since_ms = self._flagged(batch, evaluation, collected)
-        facts = self._facts(evaluation, batch, offsets, collected, gap_since_ms)
+        batch, gap = self._with_gap(batch, evaluation, collected)
+        facts = self._facts(evaluation, batch, offsets, collected, gap)
         causes = causes_of(batch.dead_letters, batch.dead_count)
         # 3 append dead_letters, usage; meanwhile 4 decide
         with _meanwhile(self._append_input, batch, facts) as input_appended:
@@ -140,7 +140,7 @@ class MicroBatch:
         published = self._publish(decided, facts)
         # 6 append decisions, batches
         self._tables.append_outcome(Outcome(facts, decided))
-        self._answered_until_ms = facts.answered_until_ms
+        self._before = facts
         moments = (began, collected, stored_at, decided_at)
         self._done(facts, decided, published, moments, batch.usage.num_rows, causes, batch.append_times_ms)
 
@@ -207,16 +207,15 @@ class MicroBatch:
         evaluated_at_ms = max(own_ms or 0, last.evaluated_at_ms)
         return Evaluation(query_id, batch_id, evaluated_at_ms, quota_version, last.time_epoch)
 
-    def _flagged(
+    def _with_gap(
         self, batch: CollectedBatch, evaluation: Evaluation, collected: Moment
-    ) -> tuple[CollectedBatch, int | None]:
-        """With the usage of a gap flagged, and since when that is; all of a batch for which nothing is published is."""
-        last_event_ms, max_age_ms = batch.usage["last_event_ms"].to_numpy(), self._stream.max_decision_age_ms
-        flags = in_gap(last_event_ms, collected.wall_ms, self._answered_until_ms, max_age_ms)
-        since_ms = self._answered_until_ms if flags.any() else None
-        if self._is_old(collected.wall_ms - evaluation.evaluated_at_ms):
-            flags = np.ones(len(flags), np.bool_)
-        return replace(batch, usage=batch.usage.append_column(IN_GAP, pa.array(flags))), since_ms
+    ) -> tuple[CollectedBatch, Gap | None]:
+        """With the usage of a gap flagged, and that gap. All usage of a batch that is too old to publish is flagged."""
+        last_event_ms = batch.usage["last_event_ms"].to_numpy()
+        gap = gap_of(last_event_ms, collected.wall_ms, self._before, self._stream.max_decision_age_ms)
+        is_old = self._is_old(collected.wall_ms - evaluation.evaluated_at_ms)
+        flags = np.full(len(last_event_ms), is_old) if gap is None or is_old else gap.has(last_event_ms)
+        return replace(batch, usage=batch.usage.append_column(IN_GAP, pa.array(flags))), gap
 
     def _facts(
         self,
@@ -224,7 +223,7 @@ class MicroBatch:
         batch: CollectedBatch,
         offsets: OffsetRange,
         collected: Moment,
-        gap_since_ms: int | None,
+        gap: Gap | None,
     ) -> BatchFacts:
         is_late = pc.less_equal(batch.usage["last_event_ms"], evaluation.evaluated_at_ms - self._engine.late_after_ms)
         return BatchFacts(
@@ -240,7 +239,8 @@ class MicroBatch:
             dead_count=batch.dead_count,
             folded_count=batch.folded_count,
             topic_ids=json.dumps(self._topics.ids, separators=(",", ":")),
-            gap_since_ms=gap_since_ms,
+            gap_since_ms=None if gap is None else gap.since_ms,
+            gap_until_ms=None if gap is None else gap.until_ms,
         )
 
     def _is_old(self, age_ms: int) -> bool:

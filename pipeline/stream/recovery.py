@@ -143,7 +143,7 @@ class Recovered:
             there. "" for new tables.
         topic_ids: Of that batch: the topic that has these offsets, and the others.
         newest_query_id: The query of that batch; None for new tables.
-        answered_until_ms: Its `BatchFacts.answered_until_ms`; 0 for new tables.
+        newest: Its facts; None for new tables.
     """
 
     outcome: Outcome | None
@@ -152,7 +152,7 @@ class Recovered:
     end_offsets: str
     newest_query_id: str | None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    answered_until_ms: int = 0
+    newest: BatchFacts | None = None
 
     def outcome_of(self, query_id: str, batch_id: int) -> Outcome | None:
         """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
@@ -179,7 +179,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         outcome = _decide_again(usage, quotas, as_recorded, at, last_query_id, facts)
     decider.resume(newest.evaluation, at)
     rows = sum(batch.usage.num_rows for batch in stored.batches)
-    ends = newest.end_offsets, last_query_id, newest.ids_of_topics, newest.answered_until_ms
+    ends = newest.end_offsets, last_query_id, newest.ids_of_topics, newest
     return Recovered(outcome, len(stored.batches), rows, *ends)
 
 

@@ -1,8 +1,10 @@
 """Reads the table `rates`: how near every sensor is to its bound. It is the one source of that for all who ask."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 
+from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
 from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import TableUnreadable, parse_commit_note
@@ -13,6 +15,7 @@ NEAR: Final = 0.8
 
 _T = TypeVar("_T")
 
+_MINUTE_MS: Final = 60_000
 _OPENINGS: Final = 3
 _COMMITS: Final = 4  # besides a replacement, those of a cleaning and of a new driver
 _OF_SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode")
@@ -99,15 +102,19 @@ class Rates:
         return sorted(found, key=lambda row: (-row["share"], row["user"], row["client_id"], row["quota_type"]))
 
 
-def held_by_brokers(root: str, user: str, client_id: str | None) -> str | None:
-    """How long the brokers themselves held a client in the last minute, in words; None if they did not.
+def held_by_brokers(root: str, user: str, client_id: str | None, now_ms: int) -> str | None:
+    """How long the brokers themselves held a client in the last minute, in words.
+
+    None if they did not, or if that is not known: without the table, and when its rates are older than a minute.
 
     * `client_id`: None = the client of the user that they held longest.
     """
     where = predicates([("user", "=", user), *([] if client_id is None else [("client_id", "=", client_id)])])
     sql = f"SELECT max(broker_held_share) AS share FROM source WHERE {where}"  # noqa: S608 - quoted by us
-    (row,) = read_rates(root, lambda rates: rates.rows(sql))
-    return held_by_brokers_text(row["share"])
+    with suppress(TableMissing):
+        as_of_ms, (row,) = read_rates(root, lambda rates: (rates.as_of_ms, rates.rows(sql)))
+        return held_by_brokers_text(row["share"]) if as_of_ms > now_ms - _MINUTE_MS else None
+    return None
 
 
 def held_by_brokers_text(share: float | None) -> str | None:

@@ -402,7 +402,7 @@ def why_unpublished(
     if before and before[-1]["action"] == "throttle":
         return Unpublished("told_already", record=before[-1])
     soon = [row for row in before[-1:] if collected_ms - written_ms(row) < SOON * min_hold_ms]
-    if decision["throttle_time_ms"] < min_hold_ms * (TIMES_SOON if soon else 1):
+    if max(decision["throttle_time_ms"], decision["owed_ms"]) < min_hold_ms * (TIMES_SOON if soon else 1):
         return Unpublished("too_short", record=soon[-1] if soon else None, least_ms=min_hold_ms)
     # By the first later version that was in force within a minute of the batch.
     later = [commit for commit in quotas.history() if commit.version > decision["quota_version"]]

@@ -206,10 +206,10 @@ class Decider:
         now_ms = seen.evaluated_at_ms
         return seen, current_rates(recent.at(now_ms), now_ms, self._rates_of, held)
 
-    def _rates_of(self, clients: pa.Table) -> pa.Table:
+    def _rates_of(self, clients: pa.Table, always: Flags) -> pa.Table:
         with self._lock:
             at_ms = self._last.evaluated_at_ms
-            found = pa.concat_tables([self._engine.rates(clients, at_ms, side) for side in Side])
+            found = pa.concat_tables([self._engine.rates(clients, at_ms, side, always) for side in Side])
         time.sleep(0)  # a batch that waits for the lock goes first
         return found
 

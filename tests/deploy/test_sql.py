@@ -78,7 +78,7 @@ SENDERS: Final = (
     Sender("search", "", _steady(fetched_bytes=2_000)),
     Sender("vip", "etl", _steady(produced_bytes=900_000)),
     Sender("ml", "train", _steady(fetched_bytes=90_000)),
-    Sender("bob", "shared", _steady(produced_bytes=30_000)),
+    Sender("bob", "shared", _steady(produced_bytes=30_000, broker_throttle_ms=100)),
     Sender("carol", "legacy", _steady(produced_bytes=30_000), broker_id="2"),
     Sender("hog", "bulk", _by_day),
     Sender("hog", "solo", _by_day),

@@ -102,7 +102,8 @@ class Books:
         size = (given["num_samples"], given["sample_window_ms"])
         self.model = QuickModel(*size, caps, evidence.scope, given["carry_debt"])
         self.time_epoch = 0
-        self.answered_until_ms = 0
+        self.gap: tuple[int, int] | None = None
+        self.processed_at_ms = 0
         self._quotas = evidence.quotas
         self._version: int | None = None
         self._remembered: dict[int, tuple[Any, ...]] = {}

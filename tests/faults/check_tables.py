@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -48,9 +48,11 @@ def check_batch(
     now_ms = max(own_ms or 0, books.evaluated_at_ms)
     late = [row["event_count"] for row in reading.usage.values() if row["last_event_ms"] <= now_ms - books.ring_ms]
     old_ms = batch.processed_at_ms - rules.max_decision_age_ms
-    gap = {key for key, row in reading.usage.items() if books.answered_until_ms < row["last_event_ms"] < old_ms}
+    events = {key: row["last_event_ms"] for key, row in reading.usage.items()}
+    gap = _gap_of(events.values(), books, old_ms)
     facts = {
-        "gap_since_ms": books.answered_until_ms if gap else None,
+        "gap_since_ms": gap and gap[0],
+        "gap_until_ms": gap and gap[1],
         "time_epoch": books.time_epoch,
         "evaluated_at_ms": now_ms,
         "good_count": reading.good_count,
@@ -65,10 +67,10 @@ def check_batch(
     pinned = {"time_epoch": books.time_epoch, "evaluated_at_ms": now_ms, "quota_version": batch.quota_version}
     is_old = now_ms < old_ms
     verdict.compared["old_batches"] += is_old
-    verdict.compared["gaps"] += bool(gap) and not is_old
-    books.answered_until_ms = books.answered_until_ms if gap else batch.processed_at_ms
+    verdict.compared["gaps"] += gap is not None and not is_old
+    books.gap, books.processed_at_ms = gap, batch.processed_at_ms
     for key, one in reading.usage.items():
-        one["in_gap"] = is_old or key in gap
+        one["in_gap"] = is_old or (gap is not None and gap[0] < events[key] < gap[1])
     _check_usage(reading, rows["usage"], batch, pinned, verdict)
     _check_dead_letters(evidence.usage_topic, reading, rows["dead_letters"], batch, verdict)
     usage = [dict(zip(_NAMES, key, strict=True)) | row for key, row in reading.usage.items()]
@@ -80,6 +82,16 @@ def check_batch(
     wanted: dict[Hashable, Values] = {(*batch.key, *_decision_key(row)): row for row in decisions}
     verdict.same_rows("decisions", wanted, (((*batch.key, *_decision_key(row)), row) for row in rows["decisions"]))
     return decisions
+
+
+def _gap_of(events_ms: Collection[int], books: Books, old_ms: int) -> tuple[int, int] | None:
+    """The time in which no throttle could be published that some of these events are of."""
+    if any(books.processed_at_ms < event_ms < old_ms for event_ms in events_ms):
+        return books.processed_at_ms if books.gap is None else books.gap[0], old_ms
+    still = books.gap is not None and any(
+        books.gap[0] < event_ms < books.gap[1] and event_ms < old_ms for event_ms in events_ms
+    )
+    return books.gap if still else None
 
 
 def _check_usage(reading: Reading, rows: list[Row], batch: Batch, pinned: Row, verdict: Verdict) -> None:

@@ -246,10 +246,8 @@ MUTATIONS: Final = {
         lambda charge, *arguments: charge(*arguments[:-1], MAX_DEBT_BURSTS),
         "buckets: different",
     ),
-    "no usage is of a gap": Mutation(
-        micro_batch, "in_gap", lambda _, last_event_ms, *__: last_event_ms < 0, "batches: different"
-    ),
-    "late usage throttles nobody": Mutation(
+    "no usage is of a gap": Mutation(micro_batch, "gap_of", lambda *_: None, "batches: different"),
+    "late usage throttles no client": Mutation(
         QuotaEngine, "_owing", lambda owing, this, key, _, others: owing(this, key, [], others), "decisions: lost"
     ),
     "a throttle is taken up until its wall-clock end": Mutation(purgatory, "left_ms", _until_wall_clock, "holds: lost"),

@@ -254,14 +254,14 @@ DEFECTS: Final = (
     ),
     Defect(
         "usage of one broker that is behind counts as usage of a gap",
-        "in_gap",
-        ("is_old & (last_event_ms > answered_until_ms)", "is_old"),
+        "gap_of",
+        ("0 if before is None else before.processed_at_ms", "0"),
         "tests/pipeline/stream/test_micro_batch.py",
     ),
     Defect(
         "a gap ends with its first batch",
-        "BatchFacts.answered_until_ms",
-        ("self.processed_at_ms if self.gap_since_ms is None else self.gap_since_ms", "self.processed_at_ms"),
+        "gap_of",
+        ("known = None if before is None else before.gap", "known = None"),
         "tests/pipeline/stream/test_micro_batch.py",
     ),
 )

@@ -208,10 +208,10 @@ class ScalarModel(QuotaRows):
             refill_to = min(start + self.w, now)
             if sensor.tokens is None:
                 sensor.tokens, sensor.refilled_at_ms = burst, refill_to
-            tokens = min(max(sensor.tokens, -10.0 * burst), burst)
-            if refill_to > sensor.refilled_at_ms:
-                tokens = min(burst, tokens + bound * ((refill_to - sensor.refilled_at_ms) / 1000.0))
-                sensor.refilled_at_ms = refill_to
+            since_ms = max(refill_to - sensor.refilled_at_ms, 0)
+            tokens = max(sensor.tokens, -10.0 * burst) + bound * (since_ms / 1000.0)
+            sensor.refilled_at_ms += since_ms
+            tokens = min(tokens, burst)
             amount = used * 1e-7 if key[1] == "request_percentage" else float(used)
             sensor.tokens = max(tokens - amount, min(tokens, -most_bursts * burst))
 
@@ -252,7 +252,9 @@ class ScalarModel(QuotaRows):
             at_ms = self.sensors[key].refilled_at_ms if is_debt else now
             tokens = self.tokens_at(key, bound, at_ms) if has_buckets else None
             owed = max(java_round(divided(-tokens, bound) * 1000.0), 0) if tokens is not None else 0
-            if is_debt and not (key in behind and owed > (self.n + 1) * self.w):
+            recent = (now // self.w - 1) * self.w
+            is_behind = key in behind and max(self.sensors[key].windows, default=0) < recent
+            if is_debt and not (is_behind and owed > (self.n + 1) * self.w):
                 continue
             quota = self.quota_of(side, quota_type, key[2][1:])
             assert quota is not None

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota import current_rates as module
+from quota.arrays import Flags
 from quota.current_rates import COLUMNS, CurrentRates, RecentUsage, current_rates
 from quota.engine import QuotaEngine, Scope
 from quota.entity import QUOTA_TYPES
@@ -39,8 +40,8 @@ class Lived:
         self.recent.add(table(rows), self.now_ms)
         self.usage += rows
 
-    def of(self, clients: pa.Table) -> pa.Table:
-        return pa.concat_tables([self.engine.rates(clients, self.now_ms, side) for side in Side])
+    def of(self, clients: pa.Table, always: Flags | None = None) -> pa.Table:
+        return pa.concat_tables([self.engine.rates(clients, self.now_ms, side, always) for side in Side])
 
     def current(self, held: list[Row] = NOT_HELD) -> CurrentRates:
         kinds = [*((name, pa.string()) for name in ("broker_id", "user", "client_id", "quota_type"))]
@@ -269,6 +270,18 @@ def test_brokers_held_a_client_for_a_part_of_the_last_minute(
     assert [row for row in rows if row[0] == "x"] == [("x", share)]
     assert [row for row in rows if row[0] == "y"] == [("y", None)]
     assert [row for row in rows if row[0] is None] == [(None, share)]
+
+
+def test_a_client_that_is_silent_because_its_brokers_hold_it_has_a_row() -> None:
+    one = Lived([quota_row("a", producer_byte_rate=1000.0)])
+    one.record(one.use("a", "x", 10, broker_throttle_ms=57_000))
+    one.record(after_ms=30_000)
+    one.record(one.use("a", "y", 10), after_ms=0)
+    rows = picked(one.current(), "client_id", "own_rate", "broker_held_share", "clients")
+    assert [row for row in rows if row[0] == "x"] == [("x", 0.0, 0.95, None)]
+    assert one.current().active_clients == 1
+    one.record(after_ms=30_000)
+    assert picked(one.current(), "client_id", "broker_held_share") == []
 
 
 def test_a_client_without_a_bound_that_its_brokers_hold_is_known_too() -> None:

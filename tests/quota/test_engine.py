@@ -380,6 +380,15 @@ def test_late_usage_throttles_if_its_bucket_owes_more_than_a_burst_and_a_window(
     assert found == ([] if throttle_time_ms is None else [("debt", throttle_time_ms, 0, True)])
 
 
+@pytest.mark.parametrize("of_each", [300, 450])
+def test_a_client_below_its_bound_is_not_held_when_a_silent_broker_comes_back(of_each: int) -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000))
+    seconds = [AT_MS + 1_000 * second for second in range(61)]
+    for at_ms in seconds:
+        assert decide(engine, at_ms, usage_row(at_ms, produced_bytes=of_each)) == []
+    assert decide(engine, seconds[-1], *(usage_row(at_ms, produced_bytes=of_each) for at_ms in seconds[:-1])) == []
+
+
 def test_late_usage_refills_its_bucket_to_the_end_of_each_of_its_windows() -> None:
     engine = loaded(quota_row(producer_byte_rate=1_000))
     late = [usage_row(AT_MS - LATE_MS + 1_000 * second, produced_bytes=1_000) for second in range(40)]

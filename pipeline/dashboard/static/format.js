@@ -10,7 +10,7 @@ export const LEVELS = ['', 'user and client-id', 'user, default client-id', 'use
   'default user and client-id', 'default user', 'client-id', 'default client-id'];
 
 /** Why a record was published. */
-export const CAUSES = { violation: 'over its bound', debt: 'its debt', extended: 'over its bound', renewed: 'still owes', expired: 'nothing owed', quota_changed: 'quota changed', forgiven: 'forgiven', recovered: 'after a restart' };
+export const CAUSES = { violation: 'over its bound', debt: 'its debt', extended: 'over its bound, or its debt', renewed: 'still owes', expired: 'nothing owed', quota_changed: 'quota changed', forgiven: 'forgiven', recovered: 'after a restart' };
 
 export const isByte = (type) => type !== 'request_percentage';
 

@@ -196,6 +196,18 @@ def one_broker_behind(job: HandJob) -> list[tuple[int, bool]]:
     return sorted([*[(0, False)] * 3, *[(65, False)] * 3])
 
 
+def an_outage_and_then_one_broker_behind(job: HandJob) -> list[tuple[int, bool]]:
+    """The usage of the broker that is behind stays of the gap as long as it happened in it, and no longer."""
+    job.clock.advance(100_000)
+    job.send(usage_of("alice", 1, job.clock.wall_ms - 65_000), usage_of("bob", 1, job.clock.wall_ms))
+    job.step()
+    for _ in range(3):
+        job.clock.advance(4_000)
+        job.send(usage_of("alice", 1, job.clock.wall_ms - 65_000), usage_of("bob", 1, job.clock.wall_ms))
+        job.step()
+    return sorted([*[(0, False)] * 4, (65, True), (65, True), (65, False), (65, False)])
+
+
 def a_clock_an_hour_ahead(job: HandJob) -> list[tuple[int, bool]]:
     """For all that the job can know it has stood still for an hour, and so it publishes nothing."""
     job.clock.advance(500)
@@ -206,7 +218,10 @@ def a_clock_an_hour_ahead(job: HandJob) -> list[tuple[int, bool]]:
     return [(3_600, True)]
 
 
-GAPS = [after_a_stop, after_ten_quiet_minutes, a_backlog_in_batches, one_broker_behind, a_clock_an_hour_ahead]
+GAPS = [
+    *(after_a_stop, after_ten_quiet_minutes, a_backlog_in_batches, one_broker_behind),
+    *(an_outage_and_then_one_broker_behind, a_clock_an_hour_ahead),
+]
 
 
 @pytest.mark.parametrize("trouble", GAPS)
