@@ -108,15 +108,15 @@ _FILE_BYTES: Final = 2**40  # one file for each day, whatever its size
 _SORTED_IN_MEMORY_BYTES: Final = 134_217_728  # the rest goes to temporary files
 
 
-def sort_day(uri: str, many_files: int = _FILES_OF_A_DAY) -> str | None:
+def sort_day(uri: str) -> str | None:
     """Rewrite the newest day that has too many files; returns the day, None if none has.
 
-    Of the newest day of the table and the one before it these are more than `many_files`. An older day gets no more
-    rows: it becomes one file.
+    Of the newest day of the table and the one before it these are more than `_FILES_OF_A_DAY`. An older day gets no
+    more rows: it becomes one file. Rows that a clock dated ahead make no day old: the newest is today at most.
     """
 
     def sort(table: DeltaTable) -> str | None:
-        day = _due(table, many_files)
+        day = _due(table)
         if day is not None:
             table.optimize.z_order(
                 ["user"],
@@ -132,13 +132,14 @@ def sort_day(uri: str, many_files: int = _FILES_OF_A_DAY) -> str | None:
     return committed(uri, sort)
 
 
-def _due(table: DeltaTable, many_files: int) -> str | None:
+def _due(table: DeltaTable) -> str | None:
     files = StoredTable(table).file_statistics()
     if not files.num_rows:
         return None
     files_of = Counter(map(str, files["partition.date"].to_pylist()))
-    yesterday = str(date.fromisoformat(max(files_of)) - timedelta(days=1))
-    due = (day for day, count in files_of.items() if count > (many_files if day >= yesterday else 1))
+    newest = min(date.fromisoformat(max(files_of)), datetime.now(UTC).date())
+    filling_from = str(newest - timedelta(days=1))
+    due = (day for day, count in files_of.items() if count > (_FILES_OF_A_DAY if day >= filling_from else 1))
     return max(due, default=None)
 
 

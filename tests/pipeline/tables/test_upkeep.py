@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from pipeline.clock import wall_ms
 from pipeline.errors import Conflict
+from pipeline.tables import upkeep
 from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
@@ -168,6 +171,12 @@ def minutes(at: str) -> DeltaRsWriter:
     return writer
 
 
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets how many files a day that still gets rows may have."""
+    return lambda files: monkeypatch.setattr(upkeep, "_FILES_OF_A_DAY", files)
+
+
 def write(minutes: DeltaRsWriter, *numbers: int) -> None:
     for number in numbers:
         assert minutes.append(minute(number), {"job:minute": START_MS + number * 60_000}, {})
@@ -184,33 +193,46 @@ def of(*numbers: int) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in kept)
 
 
-def test_a_day_becomes_one_file_in_the_order_of_users_with_the_same_rows(at: str, minutes: DeltaRsWriter) -> None:
+def test_a_day_becomes_one_file_in_the_order_of_users_with_the_same_rows(
+    at: str, minutes: DeltaRsWriter, limit: Callable[[int], None]
+) -> None:
     write(minutes, *range(8))
-    assert sort_day(at, many_files=7) == DAY
+    limit(7)
+    assert sort_day(at) == DAY
     (file,) = DeltaTable(at).file_uris()
     users = pq.read_table(file, columns=["user"])["user"].to_pylist()
     assert users == sorted(users)
     assert stored(minutes) == of(*range(8))
 
 
-def test_only_days_with_many_files_are_rewritten(at: str, minutes: DeltaRsWriter) -> None:
+def test_only_days_with_many_files_are_rewritten(at: str, minutes: DeltaRsWriter, limit: Callable[[int], None]) -> None:
     write(minutes, 0, 1, 2, 1_440, 1_441)
     before = DeltaTable(at).version()
-    assert sort_day(at, many_files=3) is None
+    limit(3)
+    assert sort_day(at) is None
     assert DeltaTable(at).version() == before
-    assert sort_day(at, many_files=2) == DAY
+    limit(2)
+    assert sort_day(at) == DAY
     assert len(DeltaTable(at).file_uris()) == 3
     assert stored(minutes) == of(0, 1, 2, 1_440, 1_441)
 
 
 def test_a_day_that_is_over_for_long_becomes_one_file(at: str, minutes: DeltaRsWriter) -> None:
     write(minutes, 0, 1, 1_440, 1_441, 2_880)
-    assert [sort_day(at, many_files=3) for _ in range(2)] == [DAY, None]
+    assert [sort_day(at) for _ in range(2)] == [DAY, None]
     assert len(DeltaTable(at).file_uris()) == 4
     assert stored(minutes) == of(0, 1, 1_440, 1_441, 2_880)
 
 
-def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(at: str, minutes: DeltaRsWriter) -> None:
+def test_rows_that_a_clock_dated_ahead_do_not_make_today_a_day_that_is_over(at: str, minutes: DeltaRsWriter) -> None:
+    now = (wall_ms() - START_MS) // 60_000
+    write(minutes, now - 1_441, now - 1_440, now, now + 3 * 1_440)
+    assert sort_day(at) is None
+
+
+def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(
+    at: str, minutes: DeltaRsWriter, limit: Callable[[int], None]
+) -> None:
     def go_on() -> None:
         for number in range(40):
             write(minutes, number)
@@ -219,19 +241,26 @@ def test_rewriting_while_the_job_writes_loses_and_doubles_nothing(at: str, minut
     writing = Thread(target=go_on)
     writing.start()
     rewritten = 0
+    limit(2)
     while writing.is_alive():
         with suppress(Conflict):  # other commits came first at every attempt; the next round does it
-            rewritten += sort_day(at, many_files=2) is not None
+            rewritten += sort_day(at) is not None
     writing.join()
-    rewritten += sort_day(at, many_files=1) is not None
+    limit(1)
+    rewritten += sort_day(at) is not None
     assert rewritten >= 1
     assert stored(minutes) == of(*range(40))
 
 
-def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(at: str, minutes: DeltaRsWriter) -> None:
+def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(
+    at: str, minutes: DeltaRsWriter, limit: Callable[[int], None]
+) -> None:
     write(minutes, *range(6))
     files = len(list(Path(at).rglob("*.parquet*")))
-    endless = "import sys; from pipeline.tables.upkeep import sort_day\nwhile True: sort_day(sys.argv[1], 0)"
+    endless = (
+        "import sys; from pipeline.tables import upkeep\n"
+        "upkeep._FILES_OF_A_DAY = 0\nwhile True: upkeep.sort_day(sys.argv[1])"
+    )
     with subprocess.Popen([sys.executable, "-c", endless, at]) as rewriting:
         try:
             wait_until(lambda: len(list(Path(at).rglob("*.parquet*"))) > files, "a file that it writes")
@@ -239,5 +268,6 @@ def test_a_rewrite_that_is_killed_changes_no_row_and_the_next_one_does_it(at: st
             rewriting.kill()
     assert stored(minutes) == of(*range(6))
     write(minutes, 6)
-    assert sort_day(at, many_files=0) == DAY
+    limit(0)
+    assert sort_day(at) == DAY
     assert stored(minutes) == of(*range(7))
