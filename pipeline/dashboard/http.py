@@ -153,7 +153,7 @@ class DashboardServer(WebServer):
 
     def __init__(self, settings: Settings, signs: JobSigns, listen: Listen, token: str | None) -> None:
         refuse_unguarded(listen, token, TOKEN_VARIABLE)
-        reader = TablesReader(settings.tables.root, signs, settings.scope, settings.purgatory.min_hold_ms)
+        reader = TablesReader(settings, signs)
         answers = Answers(reader, Feed(reader), settings)
         app = build_app(answers, token)
         super().__init__(app, listen, finish_seconds=_FINISH_SECONDS)

@@ -16,10 +16,10 @@ from pipeline.clock import wall_ms
 from pipeline.dashboard.state import State
 from pipeline.documents import json_text
 from pipeline.errors import PipelineError, TableMissing, Unreachable
-from pipeline.job.status import JobSigns, health
+from pipeline.job.status import JobSigns, health, stalled_after_ms
 from pipeline.process import Background
-from pipeline.settings.model import EngineSettings, PurgatorySettings
-from pipeline.tables.address import table_uri
+from pipeline.settings.model import EngineSettings, Settings
+from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import Condition
 from pipeline.tables.queries import Row, StoredTable, newest_batch_under, rows_of
@@ -28,7 +28,6 @@ from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import Rates, read_rates
 from pipeline.tables.throttles import holds_of, recent_events, running_throttles
 from quota.effective import resolved
-from quota.engine import Scope
 from quota.entity import Owners
 from quota.errors import QuotaError
 from quota.snapshot import QuotaSnapshot
@@ -90,20 +89,15 @@ _NEAREST: Final = 20
 
 
 class TablesReader:
-    """What the tables hold now. Without a scope, that of the quota table holds. `look` is for one thread."""
+    """What the tables hold now. Where the settings name no scope, the quota table does. `look` is for one thread."""
 
-    def __init__(
-        self,
-        root: str,
-        signs: JobSigns,
-        scope: Scope | None = None,
-        min_hold_ms: int = PurgatorySettings().min_hold_ms,
-    ) -> None:
-        self.root = root
-        self.min_hold_ms = min_hold_ms
+    def __init__(self, settings: Settings, signs: JobSigns) -> None:
+        self.root = settings.tables.root
+        self.min_hold_ms = settings.purgatory.min_hold_ms
         self._signs = signs
-        self._was_seen = False
-        self._scope = scope
+        self._was_seen = is_local(self.root)
+        self._stalled_after_ms = stalled_after_ms(settings)
+        self._scope = settings.scope
         self._table: QuotaTable | None = None
         self._quotas: QuotaSource | None = None
         self._found: dict[str, Any] = {}
@@ -131,6 +125,7 @@ class TablesReader:
             waited_ms=self._signs.last_wait_ms(),
             collected_ms=self._collected_ms(now_ms, batch),
             failure=failure,
+            stalled_after_ms=self._stalled_after_ms,
         )
         newest = next((row["publish_seq"] for row in self._found.get("recent", ())), None)
         key = (found.state, batch, newest, self._found.get("rates_at_ms"), self._found.get("quotas"))

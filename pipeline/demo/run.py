@@ -203,13 +203,14 @@ class Demo:
 def start_over(folder: DemoFolder, job: str) -> None:
     """Delete what earlier demos have left. Other files stay.
 
-    The locks of the demo's job are held meanwhile; if it runs, that is a `Conflict`, and nothing is deleted. Brokers
-    end with the demo that has started them, and this process holds the lock of the folder.
+    The lock of the demo's job is held meanwhile, and goes last, with the tables; if the job runs, that is a `Conflict`,
+    and nothing is deleted. Brokers end with the demo that has started them, and this process holds the lock of the
+    folder.
     """
     brokers = folder.brokers(max(folder.former_brokers(), 1))
     data = (
-        *(folder.tables, folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
-        *(folder.sync_log, folder.settings_file, folder.candidate),
+        *(folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
+        *(folder.sync_log, folder.settings_file, folder.candidate, folder.tables),
     )
     with job_lock(folder.root, job, str(folder.tables)):
         for path in data:

@@ -166,7 +166,7 @@ class Upkeep:
         tables: TablesSettings,
         clock: Clock,
         expire_idle: Callable[[], int],
-        usage_read_until_ms: Callable[[], int | None] = lambda: None,
+        usage_read_until_ms: Callable[[], int],
     ) -> None:
         self._tables = tables
         self._clock = clock
@@ -209,9 +209,9 @@ class Upkeep:
         if name not in _SHORT_LIVED:
             return now_ms - self._tables.history_retention_ms
         kept_from_ms = now_ms - self._tables.usage_retention_ms
-        unread_ms = self._usage_read_until_ms() if name == "usage" else None
-        if unread_ms is None:
+        if name != "usage":
             return kept_from_ms
+        unread_ms = self._usage_read_until_ms()
         waits_from_ms = now_ms - _LONGEST_WAIT_MS
         if 0 < unread_ms < min(kept_from_ms, waits_from_ms):
             log.warning("the roll-ups are more than 24 h behind: usage is deleted that is in none of them")

@@ -103,7 +103,7 @@ class JobSigns:
     """
 
     process: Callable[[], str | None]
-    last_wait_ms: Callable[[], int | None] = lambda: None
+    last_wait_ms: Callable[[], int | None]
 
 
 def signs_of(run_dir: Path, job: str, tables_root: str) -> JobSigns:
@@ -117,9 +117,6 @@ def _heartbeat_file(run_dir: Path, job: str, tables_root: str) -> Path:
 
 
 # Whether the pipeline works. Pure. `kquota status` says it, and a banner of the page if data stops.
-
-STALLED_AFTER_MS: Final = 5_000
-"""How old the newest micro-batch may be before the page shows a banner."""
 
 FRESH_MS: Final = 3_000
 """A job that was seen to wait so lately still waits, as far as can be known."""
@@ -172,15 +169,15 @@ def health(
     waited_ms: int | None = None,
     collected_ms: int | None = None,
     failure: str | None = None,
-    stalled_after_ms: int = STALLED_AFTER_MS,
+    stalled_after_ms: int,
 ) -> Health:
     """Judge the pipeline.
 
     Args:
         batch: The newest row of `batches`.
         process: The job's process on this machine; None if its lock is free.
-        was_seen: The job is one of this machine: a process held its lock since the dashboard started, or the lock lies
-            next to the tables. Without that, a missing process proves nothing: the job may run on another machine.
+        was_seen: The job is one of this machine: its lock lies next to the tables, which are a folder, or the page has
+            seen a process hold it. Without that, a missing process proves nothing: the job may run on another machine.
         waited_ms: When the job was last seen to wait for usage, by wall clock.
         collected_ms: When that batch was collected, by the clock of `now_ms`; None = by the batch. A batch whose
             clock was ahead is as old as it has been known for, and not new for as long as the clock was ahead.

@@ -1,6 +1,9 @@
 """Spark SQL on a copy of the quota table: the rows that a statement leaves are one edit."""
 
 import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -10,11 +13,11 @@ from deltalake import DeltaTable, write_deltalake
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pipeline.errors import first_line
+from pipeline.errors import Conflict, first_line
 from pipeline.jvm.jars import spark_jars
 from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
-from pipeline.stream.session import DELTA_CONF, build_spark_session
+from pipeline.stream.session import DELTA_CONF, build_spark_session, made_at
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import edit_refused
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
@@ -37,34 +40,49 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
         Conflict: Another edit holds the lock, or came first.
     """
     table = QuotaTable(settings.tables.root)
-    before = table.read()
-    with TemporaryDirectory(prefix="kquota-sql-") as folder:
+    # A cluster's executors do not find the copy.
+    spark = settings.spark.model_copy(update={"master": "local[*]"})
+    with TemporaryDirectory(prefix="kquota-sql-") as folder, _session(spark, folder) as run:
+        before = table.read()  # not before the session, which takes seconds to start: an edit may come in them
         copy = str(Path(folder) / "quotas")
         write_deltalake(copy, pa.Table.from_pylist(list(before.rows), arrow_schema(QuotaRow)))
         shape = _shape(copy)
-        # A cluster's executors do not find the copy.
-        found = _run(settings.spark.model_copy(update={"master": "local[*]"}), folder, statement)
+        found = run(statement)
         if _shape(copy) != shape:
             raise edit_refused([Mistake("it changes columns or properties of the table")], _A_STATEMENT)
         after = StoredTable(copy)
         if after.version:  # a query makes none
             rows = sorted(after.rows(), key=lambda row: (row["user"], row["client_id"]))
-            table.commit(lambda _: rows, audit, if_version=before.version)
+
+            def left(_: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+                if (version := table.version()) != before.version:
+                    msg = f"another edit came first (version {version})"
+                    raise Conflict(msg, "repeat the command")
+                return rows
+
+            table.commit(left, audit)
     return found
 
 
-def _run(spark: SparkSettings, folder: str, statement: str) -> list[dict[str, Any]]:
-    """Run a statement on the copy in a folder."""
+@contextmanager
+def _session(spark: SparkSettings, folder: str) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+    """Start a session; gives a function that runs a statement on the copy in a folder, and returns its rows."""
     os.environ["JAVA_HOME"] = str(find_java().home)
     spark = spark.with_default_conf({**DELTA_CONF, "spark.sql.warehouse.dir": f"{folder}/warehouse"})
-    session = build_spark_session(spark, spark_jars(), app_name="kquota-quotas-sql")
+    build = partial(build_spark_session, spark, spark_jars(), app_name="kquota-quotas-sql")
+    session = made_at(spark.master or "", build)
     # What fails is raised, with one line; Spark would log each of its layers with a stack trace first.
     session.sparkContext.setLogLevel("OFF")
+
+    def run(statement: str) -> list[dict[str, Any]]:
+        try:
+            session.catalog.createTable("quotas", path=f"{folder}/quotas", source="delta")
+            return [row.asDict() for row in session.sql(statement).collect()]
+        except (PySparkException, Py4JJavaError) as exc:
+            raise edit_refused([Mistake(first_line(exc))], _A_STATEMENT) from exc
+
     try:
-        session.catalog.createTable("quotas", path=f"{folder}/quotas", source="delta")
-        return [row.asDict() for row in session.sql(statement).collect()]
-    except (PySparkException, Py4JJavaError) as exc:
-        raise edit_refused([Mistake(first_line(exc))], _A_STATEMENT) from exc
+        yield run
     finally:
         session.stop()
 

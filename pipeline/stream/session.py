@@ -286,13 +286,20 @@ def _prepare_local_process() -> None:
 Made = TypeVar("Made")
 
 _STOPPED: Final = "stopped SparkContext"
+_LITTLE_HEAP: Final = re.compile(r"System memory \d+ must be at least \d+")
 
 
 def made_at(master: str, make: Callable[[], Made]) -> Made:
-    """Make a session. Spark tries for a minute, and then leaves a stopped context: that is `MasterUnreachable`."""
+    """Make a session. Spark tries for a minute, and then leaves a stopped context: that is `MasterUnreachable`.
+
+    A heap that is too small for Spark is a `UsageError`.
+    """
     try:
         return make()
     except (Py4JJavaError, PySparkException) as exc:
+        if little := _LITTLE_HEAP.search(str(exc)):
+            msg = f"the heap of the driver's JVM is too small: {little[0]} bytes"
+            raise UsageError(msg, f"raise '{_HEAP}' of spark.conf, or leave it out") from exc
         if _STOPPED not in str(exc):
             raise
         context = SparkContext._active_spark_context

@@ -114,8 +114,16 @@ _WRONG_REGION: Final = ("AuthorizationHeaderMalformed", "PermanentRedirect", "Il
 _SETTINGS: Final = "store.access_key_id and store.secret_access_key, or the environment variables of AWS"
 _REFUSED: Final = (
     f"correct tables.root, store.endpoint, or {_SETTINGS}; grant s3:ListBucket on the bucket, s3:GetObject, "
-    "s3:PutObject and s3:DeleteObject on what is under this root; else see the store's own log"
+    "s3:PutObject and s3:DeleteObject on what is under this root"
 )
+# By what a code, or the status without one, contains; the first one counts. Anything else is the store's own trouble.
+_FIXES: Final = {
+    "ExpiredToken": "get new credentials",
+    "RequestTimeTooSkewed": "set the clock of this machine by NTP",
+    **dict.fromkeys(("SlowDown", "InternalError", "ServiceUnavailable", "ServerBusy"), "repeat the command later"),
+    **dict.fromkeys(("NoSuch", "NotFound", "AccessDenied", "Invalid", "Signature", "403 Forbidden"), _REFUSED),
+}
+_SEE_LOG: Final = "see the store's own log"
 _UNCONDITIONAL: Final = "use a store, or a version of it, that has conditional put"
 
 
@@ -134,12 +142,13 @@ def store_error(address: str, step: str, failure: BaseException) -> PipelineErro
         return _unfit(address, step, "there are no credentials", f"set {_SETTINGS}")
     answer = code or ("403 Forbidden" if "403 Forbidden" in text else "")
     if answer:
-        return _unfit(address, step, f"the store answers {answer}", _REFUSED)
+        fix = next((fix for sign, fix in _FIXES.items() if sign in answer), _SEE_LOG)
+        return _unfit(address, step, f"the store answers {answer}", fix)
     if any(sign in text for sign in _NO_ANSWER):
         found = re.search(r"https?://[^/\s,)]+", text)
         message = f"cannot {step} {address}: nothing answers at {found[0] if found else 'the endpoint'}"
         return Unreachable(message, "correct store.endpoint, or the network")
-    return _unfit(address, step, first_line(failure), "see the store's own log")
+    return _unfit(address, step, first_line(failure), _SEE_LOG)
 
 
 def _unfit(address: str, step: str, cause: str, fix: str) -> Refused:

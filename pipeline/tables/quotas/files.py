@@ -105,8 +105,11 @@ def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
 
 def _json(text: str, mistakes: Mistakes) -> Any:
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        _refuse_repeated([key for key, _ in pairs], mistakes)
-        return dict(pairs)
+        found = dict(pairs)
+        if len(found) < len(pairs):  # json tells no line
+            shown = ", ".join(f"{_json_text(key)}: {_json_text(value)}" for key, value in pairs)
+            _refuse_repeated([key for key, _ in pairs], mistakes, f", in {_cut(f'{{{shown}}}')}")
+        return found
 
     return json.loads(text, object_pairs_hook=mapping)
 
@@ -120,7 +123,7 @@ def _yaml(text: str, mistakes: Mistakes) -> Any:
         loader.dispose()
 
 
-def _refuse_repeated(keys: Sequence[str], mistakes: Mistakes, where: str = "") -> None:
+def _refuse_repeated(keys: Sequence[str], mistakes: Mistakes, where: str) -> None:
     for key, count in Counter(keys).items():
         if count > 1:
             mistakes.add(f"'{key}' is given {count} times{where}")
@@ -276,7 +279,14 @@ def _labels(item: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str | None
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _cut(_json_text(value))
+
+
+def _json_text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 

@@ -221,7 +221,7 @@ class QuotaTable:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the edit lock, as Spark SQL does; `Conflict` if another edit keeps it. Object stores have none."""
+        """Hold the edit lock; `Conflict` if another edit keeps it. Object stores have none."""
         if "://" in self.uri:
             yield
             return

@@ -47,9 +47,7 @@ class Life:
         self._config.write_text(_toml(self.job.settings, folder))
         settings = load_settings(self._config)
         self.root = settings.tables.root
-        self.reader = TablesReader(
-            self.root, signs_of(settings.run_dir, settings.job, self.root), None, settings.purgatory.min_hold_ms
-        )
+        self.reader = TablesReader(settings, signs_of(settings.run_dir, settings.job, self.root))
         self.feed = Feed(self.reader)
         self.answers = Answers(self.reader, self.feed, settings)
         self._settings = settings

@@ -1,8 +1,12 @@
 """A small shop: who may use what, who uses what, and a minute of its life."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from pipeline.dashboard.reader import TablesReader
+from pipeline.job.status import JobSigns
+from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables, Sender
 
 START_MS: Final = 1_700_000_040_000
@@ -31,6 +35,13 @@ SENDERS: Final = (
     Sender("ml", "train", lambda _: {"fetched_bytes": 90_000}),
     Sender("guest", HOSTILE, lambda _: {"produced_bytes": 300_000}),
 )
+
+
+def reader_of(
+    root: str, process: Callable[[], str | None] = lambda: "7", last_wait_ms: Callable[[], int | None] = lambda: None
+) -> TablesReader:
+    """A reader of tables with the job that seems to run on this machine."""
+    return TablesReader(Settings(tables=TablesSettings(root=root)), JobSigns(process, last_wait_ms))
 
 
 def lived_shop(folder: Path, start_ms: int, seconds: int = 80, at_once: bool = True) -> LivedTables:

@@ -40,7 +40,7 @@ def asked(shop: LivedTables) -> Iterator[Any]:
 def client_of(shop: LivedTables, token: str | None = None) -> Any:
     """A browser on this machine, at the instant at which the shop's time stands still."""
     settings = Settings(tables=TablesSettings(root=shop.root))
-    reader = TablesReader(shop.root, JobSigns(lambda: "7"))
+    reader = TablesReader(settings, JobSigns(lambda: "7", lambda: None))
     feed = Feed(reader, lambda: shop.now_ms)
     app = build_app(Answers(reader, feed, settings), token)
     client = Client(app, base_url="http://127.0.0.1:8788")

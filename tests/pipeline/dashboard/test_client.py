@@ -25,13 +25,12 @@ from pipeline.dashboard.client import (
     step_ms,
 )
 from pipeline.dashboard.reader import TablesReader
-from pipeline.job.status import JobSigns
 from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
 from schemas.arrow import conform
 from schemas.throttle_record import ThrottleByMinuteRow
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
-from tests.pipeline.dashboard.shop import START_MS, quota
+from tests.pipeline.dashboard.shop import START_MS, quota, reader_of
 from tests.pipeline.tables.event_table import EventTable
 
 SUMS = {0: 100.0, 1_000: 300.0, 2_000: 0.0, 4_000: 200.0}
@@ -163,7 +162,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("series")
     tables = LivedTables(folder, [quota("a", "", producer_byte_rate=1e6)], THREE_CLIENTS, START_MS)
     tables.live(15)
-    reader = TablesReader(tables.root, JobSigns(lambda: "7"))
+    reader = reader_of(tables.root)
     state = reader.look(tables.now_ms)
     document = client_document(reader, state, ("a", "x"), RANGES["15m"])
     return dict(document["series"])
@@ -205,7 +204,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> TablesReader:
     counts = {"held_ms": 45_000, "throttle_count": 0, "renewal_count": 4}
     rows = conform(minutes, ThrottleByMinuteRow, cluster="c", **names, **counts)
     write_deltalake(table_uri(str(root), "throttle_by_minute"), rows, mode="append")
-    return TablesReader(str(root), JobSigns(lambda: None))
+    return reader_of(str(root))
 
 
 def span(hours: int, bin_ms: int) -> Span:

@@ -9,7 +9,7 @@ import pytest
 from pipeline.dashboard.client import RANGES, client_document
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.views import pipeline_document
-from pipeline.job.status import JobSigns, status_of
+from pipeline.job.status import status_of
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.address import table_uri
 from pipeline.tables.quotas.table import QuotaTable
@@ -17,16 +17,12 @@ from pipeline.tables.reading import live_clients, read_table
 from pipeline.tables.throttles import newest_decision, running_throttles, story_of, why_unpublished
 from pipeline.tables.upkeep import compact
 from tests.pipeline.dashboard.lived_tables import LivedTables
-from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
+from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, reader_of
 from tests.pipeline.dashboard.stepped_tables import STEPS_MS, SteppedTables
 
 Asked = Callable[[str, SteppedTables], Any]
 OF_A_ROW = {"publish_seq", "time_epoch", "batch_id", "query_id"}
 MANY_FILES = ("usage", "batches", "decisions", "throttle_events")
-
-
-def new_reader(root: str) -> TablesReader:
-    return TablesReader(root, JobSigns(lambda: "7"))
 
 
 def of_now(reader: TablesReader, tables: SteppedTables) -> dict[str, Any]:
@@ -52,11 +48,11 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> SteppedTables:
 
 
 def test_a_reader_shows_what_that_of_the_new_epoch_alone_shows(stepped: SteppedTables) -> None:
-    assert of_now(new_reader(stepped.root), stepped) == of_now(new_reader(stepped.alone.root), stepped)
+    assert of_now(reader_of(stepped.root), stepped) == of_now(reader_of(stepped.alone.root), stepped)
 
 
 def test_the_chart_of_a_client_goes_on_to_now(stepped: SteppedTables) -> None:
-    readers = new_reader(stepped.root), new_reader(stepped.alone.root)
+    readers = reader_of(stepped.root), reader_of(stepped.alone.root)
     for sender in SENDERS:
         client = sender.user, sender.client_id
         found, wanted = (client_document(one, one.look(stepped.now_ms), client, RANGES["15m"]) for one in readers)
@@ -104,7 +100,7 @@ def test_a_command_shows_as_now_what_the_new_epoch_alone_shows(stepped: SteppedT
 
 def test_status_and_the_page_number_the_epoch(stepped: SteppedTables) -> None:
     assert status_of(settings_of(stepped.root), stepped.now_ms).time_epoch == 1
-    reader = new_reader(stepped.root)
+    reader = reader_of(stepped.root)
     batches = pipeline_document(reader, reader.look(stepped.now_ms))["batches"]
     epochs = [batch["time_epoch"] for batch in batches]
     assert (epochs[:17], sorted(epochs, reverse=True)) == ([1] * 16 + [0], epochs)
@@ -120,7 +116,7 @@ def test_a_decision_of_the_old_epoch_is_explained_from_its_own_usage(stepped: St
 
 def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_rolled_up(tmp_path: Path) -> None:
     tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS, at_once=True)
-    reader = new_reader(tables.root)
+    reader = reader_of(tables.root)
     tables.live(10)
     tables.job.clock.set_wall(tables.now_ms + STEP_MS)
     tables.live(15)

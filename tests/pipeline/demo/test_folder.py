@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from pipeline.demo.folder import (
 )
 from pipeline.demo.run import start_over
 from pipeline.errors import Conflict, UsageError
-from pipeline.job.status import job_lock
+from pipeline.job.status import job_lock, job_process
 from pipeline.settings.loading import load_settings
 from pipeline.tables.throttles import recent_events
 from tests.faults.hand_job import HandJob
@@ -89,6 +90,20 @@ def test_starting_over_deletes_every_broker(demo: DemoFolder) -> None:
     assert demo.former_brokers() == 3
     start_over(demo, "kquota")
     assert demo.former_brokers() == 0
+
+
+def test_starting_over_holds_the_lock_until_only_the_tables_are_left(
+    demo: DemoFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rmtree, holders = shutil.rmtree, []
+
+    def watched(path: Path) -> None:
+        holders.append(job_process(demo.root, "kquota", str(demo.tables)))
+        rmtree(path)
+
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    start_over(demo, "kquota")
+    assert holders == [str(os.getpid())] * 3
 
 
 def test_passwords_stay_and_users_of_a_later_release_get_theirs(demo: DemoFolder) -> None:

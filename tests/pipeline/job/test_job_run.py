@@ -25,6 +25,11 @@ NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 
 
+def all_read() -> int:
+    """Until when usage is rolled up: later than any in these tests."""
+    return 2 * NOW_MS
+
+
 def write_usage(root: Path, *evaluated_at_ms: int) -> DeltaRsWriter:
     """A batch at each instant; one that is before the last one begins a time epoch."""
     writer = DeltaRsWriter(table_uri(str(root), "usage"), "job")
@@ -49,7 +54,7 @@ def batches(writer: DeltaRsWriter) -> list[int]:
 def test_every_round_deletes_old_log_entries_that_appends_would_list(tmp_path: Path) -> None:
     create_missing(str(tmp_path))
     log = tmp_path / "usage" / "_delta_log"
-    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0)
+    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0, all_read)
     writer = DeltaRsWriter(table_uri(str(tmp_path), "usage"), "job")
     writer.raise_epoch(1)
     for first in (0, 20, 40, 60):
@@ -66,10 +71,10 @@ def test_every_round_deletes_old_log_entries_that_appends_would_list(tmp_path: P
 
 @pytest.mark.parametrize(
     ("unread_from_ms", "left"),
-    [(None, [1, 2]), (NOW_MS, [1, 2]), (NOW_MS - 3 * HOUR_MS, [0, 1, 2])],
+    [(NOW_MS, [1, 2]), (NOW_MS - 3 * HOUR_MS, [0, 1, 2])],
 )
 def test_usage_is_kept_for_its_retention_and_until_it_is_rolled_up(
-    tmp_path: Path, unread_from_ms: int | None, left: list[int]
+    tmp_path: Path, unread_from_ms: int, left: list[int]
 ) -> None:
     create_missing(str(tmp_path))
     usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS - 1, NOW_MS - 2 * HOUR_MS, NOW_MS)
@@ -104,7 +109,7 @@ def test_minutes_are_kept_for_90_days_before_the_newest_usage(tmp_path: Path, do
         for name, columns in figures.items():
             rows = conform(pa.table({"client_id": [str(number)]}), TABLES[name].model, **client, **columns)
             write_deltalake(table_uri(root, name), rows, mode="append")
-    Upkeep(TablesSettings(root=root), ManualClock(NOW_MS + down_ms), lambda: 0).round()
+    Upkeep(TablesSettings(root=root), ManualClock(NOW_MS + down_ms), lambda: 0, all_read).round()
     for name in ("usage_by_minute", "throttle_by_minute"):
         rows = StoredTable(table_uri(root, name)).read(["client_id"])
         assert sorted(rows["client_id"].to_pylist()) == ["1", "2"]
@@ -118,7 +123,7 @@ def test_a_job_that_was_down_or_whose_clock_is_behind_its_usage_deletes_nothing_
 ) -> None:
     create_missing(str(tmp_path))
     usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS - 1, NOW_MS - 2 * HOUR_MS, NOW_MS)
-    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + down_ms), lambda: 0).round()
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + down_ms), lambda: 0, all_read).round()
     assert batches(usage) == left
 
 
@@ -128,7 +133,7 @@ def test_after_a_clock_was_set_back_a_job_that_was_down_keeps_what_its_next_star
 ) -> None:
     create_missing(str(tmp_path))
     usage = write_usage(tmp_path, NOW_MS - 2 * HOUR_MS, NOW_MS + HOUR_MS, NOW_MS)
-    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + down_ms), lambda: 0).round()
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + down_ms), lambda: 0, all_read).round()
     assert batches(usage) == [0, 1, 2]
 
 
@@ -138,14 +143,14 @@ def test_after_a_clock_was_set_back_a_job_that_was_down_keeps_what_its_next_star
 def test_rows_dated_ahead_go_when_their_time_is_over(tmp_path: Path, later_ms: int, left: list[int]) -> None:
     create_missing(str(tmp_path))
     usage = write_usage(tmp_path, NOW_MS + HOUR_MS, NOW_MS, NOW_MS + later_ms)
-    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + later_ms), lambda: 0).round()
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS + later_ms), lambda: 0, all_read).round()
     assert batches(usage) == left
 
 
 def test_idle_sensors_are_dropped_each_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     create_missing(str(tmp_path))
     idle = [7, 0]
-    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: idle.pop(0))
+    upkeep = Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: idle.pop(0), all_read)
     with caplog.at_level(logging.INFO):
         assert [upkeep.round(), upkeep.round()] == [60, 60]
     assert [line for line in caplog.messages if "idle" in line] == ["dropped 7 sensors that were idle for an hour"]
@@ -158,7 +163,7 @@ def test_if_upkeep_of_a_table_fails_that_is_logged_and_the_other_tables_get_thei
     usage = write_usage(tmp_path, NOW_MS - 3 * HOUR_MS, NOW_MS)
     for file in Path(tmp_path, "dead_letters", "_delta_log").iterdir():
         file.unlink()
-    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0).round()
+    Upkeep(TablesSettings(root=str(tmp_path)), ManualClock(NOW_MS), lambda: 0, all_read).round()
     assert "upkeep of dead_letters failed" in caplog.text
     assert batches(usage) == [1]
 

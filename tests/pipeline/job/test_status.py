@@ -7,18 +7,18 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pipeline.brokers.running import sync_lock
 from pipeline.errors import Conflict
+from pipeline.job import status
 from pipeline.job.status import (
     FRESH_MS,
     LATE_AFTER_MS,
-    STALLED_AFTER_MS,
     Heartbeat,
-    health,
     job_lock,
     last_beat_ms,
     signs_of,
@@ -128,6 +128,8 @@ def test_a_sync_of_this_machine_is_named(tmp_path: Path) -> None:
 
 
 NOW_MS = 1_700_000_000_000
+STALLED_AFTER_MS = 5_000
+health = partial(status.health, stalled_after_ms=STALLED_AFTER_MS)
 AGES_MS = (2_900, FRESH_MS, 3_100, LATE_AFTER_MS + 1)
 BEATING = """
 import sys

@@ -139,15 +139,20 @@ def told(code: str, message: str = "", more: str = "", status: str = "403 Forbid
 
 
 @pytest.mark.parametrize(
-    ("code", "told_as"),
+    ("code", "told_as", "fix"),
     [
-        ("NotImplemented", "the store does not know conditional put (If-None-Match)"),
-        ("SlowDown", "the store answers SlowDown"),
+        ("NotImplemented", "the store does not know conditional put (If-None-Match)", "use a store"),
+        ("SlowDown", "the store answers SlowDown", "repeat the command later"),
+        ("InternalError", "the store answers InternalError", "repeat the command later"),
+        ("ExpiredToken", "the store answers ExpiredToken", "get new credentials"),
+        ("RequestTimeTooSkewed", "the store answers RequestTimeTooSkewed", "set the clock of this machine by NTP"),
+        ("SignatureDoesNotMatch", "the store answers SignatureDoesNotMatch", "correct tables.root, store.endpoint"),
+        ("Unheard", "the store answers Unheard", "see the store's own log"),
     ],
 )
-def test_a_refusal_is_told_in_words(code: str, told_as: str) -> None:
+def test_a_refusal_is_told_in_words_with_what_mends_it(code: str, told_as: str, fix: str) -> None:
     line = told(code, "x", "<StringToSign>AWS4 secret stuff</StringToSign>")
-    assert line.startswith(f"cannot write under s3://b/t: {told_as}")
+    assert line.startswith(f"cannot write under s3://b/t: {told_as}. Fix: {fix}")
     assert "secret stuff" not in line
     assert "\n" not in line
 

@@ -6,6 +6,8 @@ Each statement runs in a process of its own: the session it stops would be that 
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,30 +96,59 @@ def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: Q
     assert [path.name for path in tmp_path.iterdir()] == ["tables"], "Spark leaves nothing in the working folder"
 
 
-def test_a_statement_is_refused_if_another_edit_came_first(table: QuotaTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(_spark: SparkSettings, folder: str, _statement: str) -> list[dict[str, Any]]:
-        DeltaTable(f"{folder}/quotas").delete("user = 'alice'")
-        table.alter([QuotaChange("bob", "", {"producer_byte_rate": 2.0})], AUDIT)
-        return []
+@pytest.fixture
+def spark_does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what a statement does with the copy at an address, and what happens while Spark starts; no JVM starts."""
 
-    monkeypatch.setattr(quota_sql, "_run", run)
-    with pytest.raises(Conflict, match="is at version 3, not at 2"):
+    def use(run: Callable[[str], list[dict[str, Any]]], while_it_starts: Callable[[], object] = lambda: None) -> None:
+        @contextmanager
+        def session(_: SparkSettings, folder: str) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+            while_it_starts()
+            yield lambda _: run(f"{folder}/quotas")
+
+        monkeypatch.setattr(quota_sql, "_session", session)
+
+    return use
+
+
+def without_alice(copy: str) -> list[dict[str, Any]]:
+    DeltaTable(copy).delete("user = 'alice'")
+    return []
+
+
+def test_a_statement_is_refused_if_another_edit_came_first(table: QuotaTable, spark_does: Callable[..., None]) -> None:
+    def run(copy: str) -> list[dict[str, Any]]:
+        table.alter([QuotaChange("bob", "", {"producer_byte_rate": 2.0})], AUDIT)
+        return without_alice(copy)
+
+    spark_does(run)
+    with pytest.raises(Conflict, match=r"another edit came first \(version 3\). Fix: repeat the command") as refusal:
         quota_sql.run_sql(settings_of(table), "DELETE FROM quotas WHERE user = 'alice'", AUDIT)
+    assert refusal.value.exit_code == 4
     assert [row["user"] for row in table.read().rows] == ["alice", "bob", "carol"]
 
 
+def test_an_edit_while_spark_starts_is_in_the_rows_that_a_statement_sees(
+    table: QuotaTable, spark_does: Callable[..., None]
+) -> None:
+    edit = QuotaChange("bob", "", {"producer_byte_rate": 2.0})
+    spark_does(without_alice, while_it_starts=lambda: table.alter([edit], AUDIT))
+    quota_sql.run_sql(settings_of(table), "DELETE FROM quotas WHERE user = 'alice'", AUDIT)
+    assert {row["user"]: row["producer_byte_rate"] for row in table.read().rows} == {"bob": 2.0, "carol": 1.0}
+
+
 def test_a_table_with_an_invalid_row_can_be_asked_and_mended(
-    table: QuotaTable, monkeypatch: pytest.MonkeyPatch
+    table: QuotaTable, spark_does: Callable[..., None]
 ) -> None:
     write_past_us(table, {**GOOD, "producer_byte_rate": 0.0})
-    monkeypatch.setattr(quota_sql, "_run", lambda *_: [{"count(1)": 4}])
+    spark_does(lambda _: [{"count(1)": 4}])
     assert quota_sql.run_sql(settings_of(table), "SELECT count(*) FROM quotas", AUDIT) == [{"count(1)": 4}]
 
-    def run(_spark: SparkSettings, folder: str, _statement: str) -> list[dict[str, Any]]:
-        DeltaTable(f"{folder}/quotas").delete("producer_byte_rate = 0")
+    def run(copy: str) -> list[dict[str, Any]]:
+        DeltaTable(copy).delete("producer_byte_rate = 0")
         return []
 
-    monkeypatch.setattr(quota_sql, "_run", run)
+    spark_does(run)
     quota_sql.run_sql(settings_of(table), "DELETE FROM quotas WHERE producer_byte_rate = 0", AUDIT)
     assert 0.0 not in [row["producer_byte_rate"] for row in table.read().rows]
 

@@ -96,6 +96,16 @@ def test_a_context_that_has_stopped_at_its_start_is_that_of_a_master_that_does_n
         made_at("spark://there:7077", fail)
 
 
+def test_a_heap_that_is_too_small_for_spark_is_a_mistake_in_the_settings() -> None:
+    text = "System memory 381681664 must be at least 471859200. Please increase heap size"
+
+    def fail() -> None:
+        raise PySparkException(text)
+
+    with pytest.raises(UsageError, match=r"must be at least 471859200 bytes\. Fix: raise 'spark\.driver\.memory'"):
+        made_at("local[*]", fail)
+
+
 @pytest.mark.spark
 def test_the_heap_is_taken_bit_by_bit(spark: SparkSession) -> None:
     factory = cast(Any, spark.sparkContext)._jvm.java.lang.management.ManagementFactory

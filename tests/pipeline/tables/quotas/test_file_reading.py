@@ -62,7 +62,14 @@ def test_every_mistake_carries_its_place() -> None:
             "quotas:\n- user: a\n  user: b\n  producer_byte_rate: 1\n- user: c\n  mode: off\n  mode: exempt\n",
             ["'user' is given 2 times, from line 2 on", "'mode' is given 2 times, from line 5 on"],
         ),
-        ('{"quotas":\n[{"user": "a", "user": "b", "producer_byte_rate": 1}]}', ["'user' is given 2 times"]),
+        (
+            '{"quotas":\n[{"user": "a", "user": "b", "producer_byte_rate": 1}, '
+            f'{{"user": "c", "mode": "exempt", "note": "{"y" * 60}", "user": "d"}}]}}',
+            [
+                """'user' is given 2 times, in {"user": "a", "user": "b", "producer_byte_rate": 1}""",
+                f"""'user' is given 2 times, in {{"user": "c", "mode": "exempt", "note": "{"y" * 16}…""",
+            ],
+        ),
     ],
 )
 def test_all_keys_that_are_given_twice_are_found(text: str, found: list[str]) -> None:
