@@ -27,7 +27,7 @@ def line_of(row: Row, quota_version: int) -> str:
     if row["action"] == "release":
         rest = f", owes {owed_ms} ms" if owed_ms else ""
         return f"release  {figures} ({row['cause']}{rest})"
-    is_new = row["cause"] in BATCH_CAUSES and row["observed"] > row["bound"]
+    is_new = row["cause"] in BATCH_CAUSES and (row["bound"] is None or row["observed"] > row["bound"])
     asked_ms = throttle_time_of(row) if is_new else owed_ms
     asked = f"{'X' if is_new else 'owes'} {seconds(asked_ms)}"
     if is_new and held_ms > asked_ms:  # its bucket owes more

@@ -39,6 +39,7 @@ DECISION: dict[str, Any] = {
     "sensor_client_id": "app",
     "quota_type": "producer_byte_rate",
     "throttle_time_ms": 1_000,
+    "owed_ms": 0,
     "quota_version": 99,
 }
 
@@ -309,6 +310,7 @@ def test_soon_after_a_release_a_decision_must_hold_twice_as_long(tables: Tables)
     tables.events.write(("app", "release", AT_MS - 1_000, 0), **{**HOLDS, "cause": "expired"})
     assert "(1000 ms, twice as long soon after a release)" in tables.why(throttle_time_ms=1_999)
     assert "restart" in tables.why(throttle_time_ms=2_000)
+    assert "restart" in tables.why(throttle_time_ms=500, owed_ms=2_000)
 
 
 @pytest.mark.parametrize("ago_ms", [500, 19_000, 21_000, 590_000, 610_000, 86_000_000])
