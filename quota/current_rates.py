@@ -141,7 +141,7 @@ class ClientUsage:
         span_ms: From the oldest of these windows with usage until now, at least N - 1 windows: so a cluster that has
             just begun does not seem busier than it is.
         active_clients: How many pairs of user and client-id have usage.
-        broker_held_share: float64[n], see `held_by_brokers`; None: no client was held.
+        broker_held_share: float64[n], see `held_by_brokers`; 0 for a client that was not held.
     """
 
     clients: pa.Table
@@ -151,7 +151,7 @@ class ClientUsage:
     counted: tuple[float, float, float]
     span_ms: int
     active_clients: int
-    broker_held_share: Floats | None = None
+    broker_held_share: Floats
 
     @classmethod
     def of(
@@ -162,7 +162,8 @@ class ClientUsage:
         if usage.num_rows:
             usage = usage.filter(pc.field("sample_start_ms") >= first * sample_window_ms)
         if not usage.num_rows:
-            return cls(_NO_USAGE, np.zeros((len(_MEASURES), 0, 1)), first, sample_window_ms, (0.0, 0.0, 0.0), 1, 0)
+            nothing, no_rates = np.zeros((len(_MEASURES), 0, 1)), (0.0, 0.0, 0.0)
+            return cls(_NO_USAGE, nothing, first, sample_window_ms, no_rates, 1, 0, np.zeros(0))
         names = _CLIENT if by_broker else _CLIENT[1:]
         of_row, rows = _numbered([usage], names)
         windows = usage["sample_start_ms"].to_numpy() // sample_window_ms - first
@@ -184,7 +185,8 @@ class ClientUsage:
         produced, fetched, requests = (float(_amounts(counted, name).sum()) for name in _COUNTED)
         counted_rates = produced, fetched, requests
         active = len(_numbered([clients], _CLIENT[1:])[1])
-        return cls(clients, np.stack(sums), first, sample_window_ms, counted_rates, span_ms, active)
+        not_held = np.zeros(clients.num_rows)
+        return cls(clients, np.stack(sums), first, sample_window_ms, counted_rates, span_ms, active, not_held)
 
     def held_by_brokers(self, rows: pa.Table, by_broker: bool) -> "ClientUsage":
         """With the part of the last minute for which each client was held, by the broker that held it longest.
@@ -227,9 +229,7 @@ def current_rates(used: ClientUsage, now_ms: int, rates_of: RatesOf, held: pa.Ta
     """
     begins = range(0, max(used.clients.num_rows, 1), BLOCK_ROWS)
     parts = []
-    is_held = np.zeros(used.clients.num_rows, np.bool_)
-    if used.broker_held_share is not None:
-        is_held = used.broker_held_share > 0
+    is_held = used.broker_held_share > 0
     for begin in begins:
         found = rates_of(used.clients.slice(begin, BLOCK_ROWS), is_held[begin : begin + BLOCK_ROWS])
         entity = pa.array(found["entity"].to_numpy() + begin)
@@ -244,8 +244,7 @@ def current_rates(used: ClientUsage, now_ms: int, rates_of: RatesOf, held: pa.Ta
 def _bounded_rows(found: pa.Table, used: ClientUsage, now_ms: int, held: pa.Table) -> pa.Table:
     """Sensors, the largest share first, then their clients; as many whole sensors as there is room for."""
     own_rate = used.rates(_types(found), found["entity"].to_numpy(), now_ms, found["window_ms"].to_numpy())
-    of_client = np.zeros(used.clients.num_rows) if used.broker_held_share is None else used.broker_held_share
-    held_share = of_client[found["entity"].to_numpy()]
+    held_share = used.broker_held_share[found["entity"].to_numpy()]
     shown = (own_rate > 0) | (held_share > 0)
     found, own_rate, held_share = found.filter(pa.array(shown)), own_rate[shown], held_share[shown]
     (sensor,), first = _numbered([found], _SENSOR)
@@ -299,9 +298,8 @@ def _unbounded_rows(found: pa.Table, used: ClientUsage, now_ms: int) -> pa.Table
         at = np.argsort(-rate, kind="stable")[:MOST_UNBOUNDED]
         at = at[rate[at] > 0]
         columns = {of: used.clients[of].take(pa.array(at)) for of in _CLIENT}
-        if used.broker_held_share is not None:
-            columns["broker_held_share"] = _or_null(used.broker_held_share[at])
         columns |= {"observed": pa.array(rate[at]), "own_rate": pa.array(rate[at]), "window_ms": pa.array(span_ms[at])}
+        columns["broker_held_share"] = _or_null(used.broker_held_share[at])
         parts.append(_rows(columns | {"quota_type": pa.repeat(name, len(at))}, len(at)))
     return pa.concat_tables(parts)
 

@@ -233,7 +233,7 @@ _LEAST_POLL_MS: Final = 250  # a poll of the quotas reads the log of their table
 _FULL: Final = 0.9  # of a batch: Spark divides its most messages among the partitions, and rounds down
 _SAMPLE_MESSAGES: Final = 20  # of each partition, for the first batch
 _LONGEST_REST_MS: Final = 25
-"""Of the reaper and the looker; they wake earlier for what is due."""
+"""How long the threads that pop and that check throttles rest at most. They wake earlier for what is due."""
 _TOPICS_POLL_MS: Final = 5_000  # for a job without new usage: each batch looks at the ids of the topics, too
 
 

@@ -232,7 +232,7 @@ def _without_batch(process: str | None, wait_age_ms: int | None) -> tuple[Health
 
 
 def _without_news(age_ms: int, process: str, wait_age_ms: int | None) -> tuple[HealthState, str, str]:
-    """Of a job that lives."""
+    """The state, title and text of a job that lives and has stored nothing for a while."""
     since = f"for {age_text(age_ms)}"
     if _waits(wait_age_ms):
         text = f"The job's process {process} works: it looks for usage, and no client has used anything."

@@ -51,7 +51,7 @@ class CheckpointFiles:
         self._folder = Path(unquote(urlsplit(checkpoint).path) if scheme == "file" else checkpoint)
 
     def text(self, name: str) -> str | None:
-        """The text of a file; None if there is no such file."""
+        """Read a file as text; returns None if it does not exist."""
         if self._objects is not None:
             with self._unreachable():
                 content = self._objects.read(name)
@@ -62,7 +62,7 @@ class CheckpointFiles:
             return None
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder of the checkpoint, in no order; none if there is no such folder."""
+        """List the files in a folder of the checkpoint, in no order; returns none if the folder does not exist."""
         if self._objects is not None:
             with self._unreachable():
                 return self._objects.names(folder)

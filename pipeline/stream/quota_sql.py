@@ -35,8 +35,8 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
     has kquota's own columns, and the rows that it leaves are stored as every other edit is.
 
     Raises:
-        Refused: Spark refuses the statement, or it leaves rows that are no valid quotas, or changes more than rows. The
-            table is as it was.
+        Refused: Spark refuses the statement, the rows that it leaves are not valid quotas, or it changes more than
+            rows. The table is as it was.
         Conflict: Another edit holds the lock, or came first.
     """
     table = QuotaTable(settings.tables.root)

@@ -14,7 +14,7 @@ stored yet, is decided with the settings it was recorded with.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -139,20 +139,29 @@ class Recovered:
     Attributes:
         outcome: Of the newest batch with usage, which the query may run again. None for new tables, and if log
             clean-up has removed the facts of that batch; it was completed before that.
-        end_offsets: End offsets of the newest batch, with or without usage, in Spark's form: a new checkpoint begins
-            there. "" for new tables.
-        topic_ids: Of that batch: the topic that has these offsets, and the others.
-        newest_query_id: The query of that batch; None for new tables.
-        newest: Its facts; None for new tables.
+        batches: How many batches were decided again; `rows` how many rows of usage they have.
+        newest: The facts of the newest batch, with or without usage; None for new tables.
     """
 
     outcome: Outcome | None
     batches: int
     rows: int
-    end_offsets: str
-    newest_query_id: str | None
-    topic_ids: Mapping[str, str] = field(default_factory=dict)
-    newest: BatchFacts | None = None
+    newest: BatchFacts | None
+
+    @property
+    def end_offsets(self) -> str:
+        """End offsets of the newest batch in Spark's form: a new checkpoint begins there. "" for new tables."""
+        return "" if self.newest is None else self.newest.end_offsets
+
+    @property
+    def newest_query_id(self) -> str | None:
+        """The query of the newest batch; None for new tables."""
+        return None if self.newest is None else self.newest.evaluation.query_id
+
+    @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """The topics of the newest batch: the one that has its offsets, and the others; empty for new tables."""
+        return {} if self.newest is None else self.newest.ids_of_topics
 
     def outcome_of(self, query_id: str, batch_id: int) -> Outcome | None:
         """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
@@ -166,7 +175,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     facts = _newest_facts(tables.usage)
     newest = _later(facts, _newest_of_rows(tables.batches))
     if newest is None:
-        return Recovered(None, 0, 0, "", None)
+        return Recovered(None, 0, 0, None)
     at = _moment_of(newest, clock.now())
     last_query_id = newest.evaluation.query_id
     stored = read_stored_usage(tables, newest, engine)
@@ -179,8 +188,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         outcome = _decide_again(usage, quotas, as_recorded, at, last_query_id, facts)
     decider.resume(newest.evaluation, at)
     rows = sum(batch.usage.num_rows for batch in stored.batches)
-    ends = newest.end_offsets, last_query_id, newest.ids_of_topics, newest
-    return Recovered(outcome, len(stored.batches), rows, *ends)
+    return Recovered(outcome, len(stored.batches), rows, newest)
 
 
 def _decide_again(

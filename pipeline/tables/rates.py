@@ -105,7 +105,8 @@ class Rates:
 def held_by_brokers(root: str, user: str, client_id: str | None, now_ms: int) -> str | None:
     """How long the brokers themselves held a client in the last minute, in words.
 
-    None if they did not, or if that is not known: without the table, and when its rates are older than a minute.
+    None if they did not, for a second at least, or if that is not known: without the table, and when its rates are
+    older than a minute.
 
     * `client_id`: None = the client of the user that they held longest.
     """
@@ -113,14 +114,10 @@ def held_by_brokers(root: str, user: str, client_id: str | None, now_ms: int) ->
     sql = f"SELECT max(broker_held_share) AS share FROM source WHERE {where}"  # noqa: S608 - quoted by us
     with suppress(TableMissing):
         as_of_ms, (row,) = read_rates(root, lambda rates: (rates.as_of_ms, rates.rows(sql)))
-        return held_by_brokers_text(row["share"]) if as_of_ms > now_ms - _MINUTE_MS else None
+        held_seconds = round((row["share"] or 0.0) * 60)
+        if held_seconds and as_of_ms > now_ms - _MINUTE_MS:
+            return f"its brokers held it up to {held_seconds} s of the last minute"
     return None
-
-
-def held_by_brokers_text(share: float | None) -> str | None:
-    """The column `broker_held_share` in words; None for a share that rounds to no second."""
-    held_seconds = round((share or 0.0) * 60)
-    return f"its brokers held it up to {held_seconds} s of the last minute" if held_seconds else None
 
 
 def read_rates(root: str, read: Callable[[Rates], _T]) -> _T:

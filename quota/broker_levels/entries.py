@@ -28,7 +28,7 @@ bob producer_byte_rate 1e+18 unbounded
 other client's quota, and hides only rows of less specific levels. An entry of a pair concerns that client alone. One of
 a client-id hides the default client-id alone, which made the sensor. An entry of a user hides the rows of the default
 user with a client-id: a client of that user that has one of these as its quota would fall under the new entry. Then
-there is no entry, and the sensor is reported. So an answer does not depend on which other sensors have entries.
+the entry is not written, and the sensor is reported. Whether other sensors have entries makes no difference.
 """
 
 from collections import Counter
