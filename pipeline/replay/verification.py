@@ -243,7 +243,10 @@ def verify(
     compared = [
         one for stretch in stretches for one in stretch.batches if (one.query_id, one.batch_id) in stretch.compared
     ]
-    result = Verification(compared[0].evaluated_at_ms, compared[-1].evaluated_at_ms, uncomparable=uncomparable)
+    # A batch before all usage was evaluated at no instant.
+    first_ms = {one.time_epoch: one.first_ms for one in epochs}.get(compared[0].time_epoch, 0)
+    begin_ms = max(compared[0].evaluated_at_ms, first_ms)
+    result = Verification(begin_ms, compared[-1].evaluated_at_ms, uncomparable=uncomparable)
     excepted_at, done, whole = _exceptions(snapshot_at), 0, len(compared)
     for stretch in stretches:
         for part in decided_again(stretch, scope, usage, states, snapshot_at):

@@ -169,6 +169,16 @@ def test_records_hold_whom_their_decisions_and_quotas_say(held: HandJob) -> None
     assert targets == {"alice/*", "alice/etl", "bob/*"}
 
 
+def test_a_range_begins_with_usage_and_not_with_a_batch_of_before(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, {"producer_byte_rate": 10_000.0})
+    job.start()
+    used = {"event_time_ms": job.clock.wall_ms, "user": "alice", "client_id": "etl", "produced_bytes": 1}
+    for value in (b"[]", json.dumps(used).encode()):
+        job.send(value)
+        job.step()
+    assert verified(job.settings.tables.root, job).since_ms == used["event_time_ms"]
+
+
 @pytest.mark.parametrize(
     ("changed", "columns"),
     [
