@@ -1,7 +1,7 @@
 """Runs benchmarks one after the other: `python -m bench [--report] [--proof] [NAME …] [-- OPTIONS]`.
 
 Each prints the machine and a table. With `--report` what it printed is also written to docs/bench/NAME.md, so no figure
-is typed; `--proof` writes docs/proof.md and the figures of README.md from these pages. What stands after `--` goes to
+is typed; `--proof` writes the claims of docs/measured.md and README.md from these pages. What stands after `--` goes to
 each of them, and into its report.
 """
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Runs benchmarks, one after the other.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of {', '.join(BENCHES)}; default: all")
     parser.add_argument("--report", action="store_true", help="write what each prints to docs/bench/NAME.md too")
-    parser.add_argument("--proof", action="store_true", help="write docs/proof.md and README's figures, then end")
+    parser.add_argument("--proof", action="store_true", help="write the claims of docs/measured.md and README.md")
     own = list(arguments)
     end = own.index("--") if "--" in own else len(own)
     asked, options = parser.parse_args(own[:end]), own[end + 1 :]

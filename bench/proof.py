@@ -1,4 +1,4 @@
-"""Writes docs/proof.md and the figures of README.md: every claim, with the page that a command has written.
+"""Writes the claims of docs/measured.md and README.md: each with its figure, from the page that a command has written.
 
     python -m bench --proof
 
@@ -14,6 +14,7 @@ from typing import Final
 from bench.pages import table, write_part
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
+PAGE: Final = DOCS / "measured.md"
 README: Final = DOCS.parent / "README.md"
 MARKS: Final = ("<!-- proof: written by `python -m bench --proof` -->", "<!-- proof end -->")
 
@@ -163,21 +164,9 @@ def cells(claim: Claim) -> tuple[str, str, str, str, str, str]:
     return claim.what, f"[{figure}]({claim.page})", f"`{command}`", day, java, claim.refuted
 
 
-def proof_page() -> str:
-    """The text of docs/proof.md."""
-    return "\n".join(
-        [
-            "# Proof",
-            "",
-            "Every claim of the first page and of [compared with others](peers.md): figure, command, day, and"
-            " what would refute it.",
-            "All on two shared cores with 24 GiB. `python -m bench --proof` reads the figures from the pages that the",
-            "commands have written. Run a command again to check its claim on your machine.",
-            "",
-            table(["claim", "figure", "command", "day", "Java", "refuted by"], list(map(cells, CLAIMS))),
-            "",
-        ]
-    )
+def page_table() -> str:
+    """The table of docs/measured.md: every claim."""
+    return table(["claim", "figure", "command", "day", "Java", "refuted by"], list(map(cells, CLAIMS)))
 
 
 def readme_table() -> str:
@@ -189,5 +178,5 @@ def readme_table() -> str:
 
 def write() -> None:
     """Write both."""
-    (DOCS / "proof.md").write_text(proof_page(), encoding="utf-8")
+    write_part(PAGE, *MARKS, page_table())
     write_part(README, *MARKS, readme_table())

@@ -1,7 +1,7 @@
 """What MkDocs does with the pages of docs/ besides: it names this file in mkdocs.yml.
 
-README.md is the first page. What can be read from the code is not written by hand: tables of settings, metrics,
-failpoints and views, and the fields of topics and tables.
+README.md is the first page, and llms.txt is served as it is, with the addresses of the site. What can be read from the
+code is not written by hand: tables of settings, metrics, failpoints and views, and the fields of topics and tables.
 """
 
 import ast
@@ -36,10 +36,16 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File  # type: ignore[import-not-found]  # noqa: PLC0415 - only in MkDocs's own environment
 
     made = {"index.md": (ROOT / "README.md").read_text("utf-8")}
-    made |= {"bench/runs.md": runs_page(), "reference/schemas.md": schemas_page()}
+    made |= {"bench/runs.md": runs_page(), "reference/schemas.md": schemas_page(), "llms.txt": llms_text()}
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def llms_text() -> str:
+    """llms.txt, with the addresses of the site."""
+    text = (ROOT / "llms.txt").read_text("utf-8").replace("(README.md)", "(index.html)")
+    return re.sub(r"\(docs/([^()]+)\.md\)", r"(\1.html)", text)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

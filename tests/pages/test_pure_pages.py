@@ -79,6 +79,12 @@ def test_every_block_of_a_page_says_how_it_is_tested_and_names_commands_that_exi
     assert list(unknown_in(text)) == []
 
 
+def test_llms_txt_names_every_page_once() -> None:
+    named = re.findall(r"\]\((\S+)\)", (ROOT / "llms.txt").read_text("utf-8"))
+    pages = [str(page.relative_to(ROOT)) for page in (*PAGES, ROOT / "docs" / "reference" / "api.md")]
+    assert sorted(named) == sorted(pages)
+
+
 _CLIENTS: Final = 8
 _SECONDS: Final = 1_200
 _CYCLE_MS: Final = 120_000
