@@ -26,9 +26,8 @@ HELD: Final = 30
 TRIGGER_MS: Final = 500
 _EVENTS_PER_MESSAGE: Final = 100
 VIEWS: Final = {
-    **{name: name for name in ("summary", "throttles", "events", "clients", "quotas", "quotas/history", "pipeline")},
-    **{f"client, {span}": f"client?{{client}}&range={span}" for span in ("15m", "1h", "6h", "24h", "7d")},
-    **{"held client": "client?{held}&range=15m", "protected": "protected?{held}", "explain": "explain?{held}"},
+    **{name: name for name in ("summary", "clients", "quotas", "quotas/history", "pipeline")},
+    **{"client": "client?{client}", "held client": "client?{held}", "explain": "explain?{held}"},
     **{"clients, search": "clients?search=client-1", "quotas, search": "quotas?search=user-1"},
 }
 """Name -> path of a request; {client} is any client, {held} one that is held."""

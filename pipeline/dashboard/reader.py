@@ -93,7 +93,7 @@ class TablesReader:
 
     def __init__(self, settings: Settings, signs: JobSigns) -> None:
         self.root = settings.tables.root
-        self.min_hold_ms = settings.purgatory.min_hold_ms
+        self._min_hold_ms = settings.purgatory.min_hold_ms
         self._signs = signs
         self._was_seen = is_local(self.root)
         self._stalled_after_ms = stalled_after_ms(settings)
@@ -131,15 +131,11 @@ class TablesReader:
         key = (found.state, batch, newest, self._found.get("rates_at_ms"), self._found.get("quotas"))
         if key != self._last:
             self._seq, self._last = self._seq + 1, key
-        return State(now_ms=now_ms, seq=self._seq, health=found, min_hold_ms=self.min_hold_ms, **self._found)
+        return State(now_ms=now_ms, seq=self._seq, health=found, **self._found)
 
     def snapshot(self) -> QuotaSnapshot:
         """The quotas in force; `TableMissing` without their table."""
         return self._source().pin()
-
-    def quotas_at(self, version: int) -> QuotaSnapshot:
-        """The quotas of a version. Raises `TableMissing` if it does not exist any more."""
-        return self._source().at(version)
 
     def engine_settings(self) -> EngineSettings:
         """The engine settings of the newest batch; the defaults before the first one."""
@@ -179,7 +175,7 @@ class TablesReader:
         """All that the view Now shows."""
         quotas = self._read_quotas()
         batch = newest_batch_under(self.root)
-        held = running_throttles(self.root, now_ms, min_hold_ms=self.min_hold_ms)
+        held = running_throttles(self.root, now_ms, min_hold_ms=self._min_hold_ms)
         recent = recent_events(self.root, _RECENT)
         levels = _levels(self.snapshot(), held)
         since = holds_of(self.root, held)

@@ -11,10 +11,9 @@ from typing import Any, Final, Literal
 from pipeline.job.status import Health
 from pipeline.tables.rates import NEAR
 from pipeline.tables.throttles import Held, count_text
-from quota.units import age_text, rate_text
+from quota.units import age_text
 from schemas.throttle_record import Target, verb, written_ms
 
-_STEADY: Final = 0.1
 _MANY_TIMES: Final = 2
 _WHOLE_TIMES: Final = 10
 
@@ -98,21 +97,6 @@ def collapsed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         newest = found.setdefault(Target.of(row), {**row, "records": 0})
         newest |= {"records": newest["records"] + 1, "first_ms": row["at_ms"]}
     return [*found.values()]
-
-
-def protection_text(before: float, during: float, others: int) -> str:
-    """What the neighbours of a held client did, in words; both rates are sums in bytes per second."""
-    if not others:
-        return "No other client used anything then."
-    after = rate_text("producer_byte_rate", during)
-    who = "The other client" if others == 1 else f"The {others:,} others"
-    if before <= 0:
-        return f"{who} used {after} while it was held, and nothing before."
-    change = during / before - 1
-    if abs(change) < _STEADY:
-        return f"{who} went on as before: {after}."
-    more = "more" if change > 0 else "less"
-    return f"{who} used {abs(change):.0%} {more} while it was held than before: {after}.".replace("%", " %")
 
 
 # The figures of the view Pipeline, each with what it should be.
@@ -241,7 +225,6 @@ class State:
         nearest: Of `Rates.nearest`, with the owner.
         counts: Of `Rates.counts`, with the number of active clients and what all of them used per second.
         rates_at_ms: The instant of the rates, in event time.
-        min_hold_ms: `purgatory.min_hold_ms`: what a throttle must hold to count.
     """
 
     now_ms: int
@@ -256,7 +239,6 @@ class State:
     nearest: Sequence[Mapping[str, Any]] = ()
     counts: Mapping[str, Any] = field(default_factory=dict)
     rates_at_ms: int = 0
-    min_hold_ms: int = 1
 
     @property
     def held(self) -> Held:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from pipeline.command_line import command_text
-from pipeline.dashboard.client import RANGES, SEE, client_document, made_by, protected_document
+from pipeline.dashboard.client import SEE, client_document
 from pipeline.dashboard.reader import Feed, TablesReader, client_of
 from pipeline.dashboard.state import State, gauges, picked, standing
 from pipeline.errors import NotFound, PipelineError, printable
@@ -19,7 +19,7 @@ from pipeline.tables.opening import open_table, reading
 from pipeline.tables.queries import Row, newest_value
 from pipeline.tables.quotas.edit import alter_command
 from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.tables.rates import Rates, read_rates
 from pipeline.tables.reading import clients_seen
 from pipeline.tables.throttles import decision_with_id, newest_throttle
@@ -34,23 +34,15 @@ _LATENESS_ROWS: Final = 2_000
 _VERSIONS: Final = 30
 _CHANGES: Final = 50
 _CANDIDATE: Final = "candidate.yaml"
-
-
 MOST_ROWS: Final = 10_000
+_STANDINGS: Final = ("any", "over", "near", "unused")
 
 
-def _one_of(name: str, words: Sequence[str]) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in words:
-            msg = f"unknown {name} {text[:40]!r}; use {', '.join(words[:-1])} or {words[-1]}"
-            raise ValueError(msg)
-        return text
-
-    return read
-
-
-_Range = Annotated[str, BeforeValidator(_one_of("range", tuple(RANGES)))]
-_Standing = Annotated[str, BeforeValidator(_one_of("standing", ("any", "over", "near", "unused")))]
+def _read_standing(text: str) -> str:
+    if text not in _STANDINGS:
+        msg = f"unknown standing {text[:40]!r}; use {', '.join(_STANDINGS[:-1])} or {_STANDINGS[-1]}"
+        raise ValueError(msg)
+    return text
 
 
 class Query(BaseModel):
@@ -58,7 +50,6 @@ class Query(BaseModel):
 
     Attributes:
         client_id: "" for none.
-        range: Of the view Client, one of `RANGES`.
         decision_id: The beginning of one.
         search: Part of a name, an owner, a note or a mode.
         offset: Without so many of the first rows; `limit` is the number of rows at most.
@@ -69,19 +60,17 @@ class Query(BaseModel):
 
     user: str | None = None
     client_id: str | None = None
-    range: _Range = "15m"
     limit: Annotated[int, BeforeValidator(whole_number("limit", 1, MOST_ROWS))] = 200
     decision_id: str | None = None
     search: str | None = None
     offset: Annotated[int, BeforeValidator(whole_number("offset", 0, 10**6))] = 0
-    standing: _Standing = "any"
+    standing: Annotated[str, BeforeValidator(_read_standing)] = "any"
 
 
 PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/api/v1/summary": (),
     "/api/v1/head": (),
-    "/api/v1/client": ("user", "client_id", "range"),
-    "/api/v1/protected": ("user", "client_id"),
+    "/api/v1/client": ("user", "client_id"),
     "/api/v1/clients": ("search", "limit"),
     "/api/v1/explain": ("decision_id", "user", "client_id"),
     "/api/v1/quotas": ("search", "standing", "offset", "limit"),
@@ -121,8 +110,7 @@ class Answers:
         return {
             "/api/v1/head": lambda _query: newest().head(),
             "/api/v1/summary": lambda _query: newest().summary(),
-            "/api/v1/client": lambda query: client_document(reader, newest(), _client_in(query), RANGES[query.range]),
-            "/api/v1/protected": lambda query: protected_document(reader, newest(), _client_in(query)),
+            "/api/v1/client": lambda query: client_document(reader, newest(), _client_in(query)),
             "/api/v1/clients": lambda query: clients_document(reader, newest(), query),
             "/api/v1/explain": self._explain,
             "/api/v1/quotas": lambda query: quotas_document(reader, newest(), query),
@@ -339,12 +327,25 @@ def _version_row(version: QuotaVersion) -> dict[str, Any]:
         "committed_at_ms": commit.committed_at_ms,
         "operation": commit.operation,
         **{name: getattr(commit.audit, name, None) for name in ("actor", "host", "reason")},
-        "by": made_by(commit),
+        "by": _made_by(commit),
         "mode": list(version.mode),
         "changes": [change.as_row() for change in changes],
         "texts": entity_texts(changes),
         "more": len(version.changes) - len(changes),
     }
+
+
+_OF_THE_TABLE: Final = frozenset({"CREATE TABLE", "ADD CONSTRAINT", "ADD COLUMN", "SET TBLPROPERTIES"})
+"""Operations that change no quota."""
+
+
+def _made_by(commit: QuotaCommit) -> str:
+    """Who made a version, in words. kquota makes and extends the table itself without an audit."""
+    if commit.audit is not None:
+        return f"{commit.audit.actor} at {commit.audit.host}"
+    if commit.operation in _OF_THE_TABLE:
+        return f"kquota, for the table itself ({commit.operation.lower()})"
+    return f"another tool ({commit.operation.lower()})"
 
 
 def explained(reader: TablesReader, state: State, query: Query, settings: Settings) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-// Time charts on uPlot: rate against bound, throttles as bands, decisions and edits as marks on the same axis.
+// Time charts on uPlot: rate against bound, throttles as bands, decisions as marks on the same axis.
 
 import { rate } from './format.js';
 
 const SCRIPT = '/static/uplot-1.6.32.min.js';
 let loading = null;
 /** Distances of the marks on the axis of time, in seconds. */
-const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000];
+const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300];
 
 /** uPlot, loaded once a chart is first drawn. */
 export function library() {
@@ -30,14 +30,13 @@ function colour(name) {
 
 /**
  * Draws one quota type of a client.
- * facts: at_ms, observed, own, bounds [{at_ms, bound}], bands, decisions, edits, type, now_ms, height.
+ * facts: at_ms, observed, own, bound (null for none), bands, decisions, type, since_ms, until_ms, height.
  */
 export function draw(uPlot, place, facts) {
   const seconds = facts.at_ms.map((ms) => ms / 1000);
-  const bound = stepped(facts.at_ms, facts.bounds);
-  const data = [seconds, facts.observed, facts.own || seconds.map(() => null), bound];
+  const data = [seconds, facts.observed, facts.own || seconds.map(() => null), seconds.map(() => facts.bound)];
   const ink = colour('ink-2'), line = colour('line-2'), blue = colour('blue'), warn = colour('warn'), soft = colour('blue-soft');
-  const most = Math.max(...facts.observed.map((value) => value || 0), ...bound.map((value) => value || 0), 1) * 1.12;
+  const most = Math.max(...facts.observed.map((value) => value || 0), facts.bound || 0, 1) * 1.12;
   const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: '12px system-ui, sans-serif', gap: 6 };
   const chart = new uPlot({
     width: place.clientWidth,
@@ -48,30 +47,22 @@ export function draw(uPlot, place, facts) {
     cursor: { y: false, points: { size: 7 }, drag: { x: false, y: false } },
     scales: { x: { time: true, range: () => [facts.since_ms / 1000, facts.until_ms / 1000] }, y: { range: () => [0, most] } },
     axes: [
-      { ...axis, size: 30, space: 74, incrs: STEPS, values: [[86400, '{MM}-{DD}', null, null, null, null, null, null, 1], [3600, '{HH}:{mm}', '\n{MM}-{DD}', null, '\n{MM}-{DD}', null, null, null, 1], [60, '{HH}:{mm}', null, null, null, null, null, null, 1], [1, '{HH}:{mm}:{ss}', null, null, null, null, null, null, 1]] },
+      { ...axis, size: 30, space: 74, incrs: STEPS, values: [[60, '{HH}:{mm}', null, null, null, null, null, null, 1], [1, '{HH}:{mm}:{ss}', null, null, null, null, null, null, 1]] },
       { ...axis, size: 76, space: 34, values: (_, splits) => splits.map((value) => (value === 0 ? '0' : rate(facts.type, value))) },
     ],
     series: [
       {},
       { label: 'rate', stroke: blue, width: 1.8, fill: soft, spanGaps: false, points: { show: false } },
       { label: 'this client alone', stroke: blue, width: 1.2, dash: [2, 3], spanGaps: false, points: { show: false } },
-      { label: 'bound', stroke: colour('ink'), width: 1.5, dash: [7, 4], spanGaps: false, points: { show: false }, paths: uPlot.paths.stepped({ align: -1 }) },
+      { label: 'bound', stroke: colour('ink'), width: 1.5, dash: [7, 4], spanGaps: false, points: { show: false } },
     ],
     hooks: {
       drawClear: [(u) => paintBands(u, facts, warn)],
-      draw: [(u) => paintMarks(u, facts, warn, ink)],
+      draw: [(u) => paintMarks(u, facts, warn)],
       setCursor: [(u) => facts.onCursor && facts.onCursor(u.cursor.idx)],
     },
   }, data, place);
   return chart;
-}
-
-function stepped(at_ms, bounds) {
-  let place = -1;
-  return at_ms.map((ms) => {
-    while (place + 1 < bounds.length && bounds[place + 1].at_ms <= ms) place += 1;
-    return place < 0 ? null : bounds[place].bound;
-  });
 }
 
 function paintBands(u, facts, warn) {
@@ -92,7 +83,7 @@ function paintBands(u, facts, warn) {
   ctx.restore();
 }
 
-function paintMarks(u, facts, warn, ink) {
+function paintMarks(u, facts, warn) {
   const { ctx } = u, { left, top, width, height } = u.bbox, dpr = devicePixelRatio;
   ctx.save();
   ctx.beginPath();
@@ -106,32 +97,6 @@ function paintMarks(u, facts, warn, ink) {
     ctx.lineWidth = 1.2 * dpr;
     if (one.asks_hold) ctx.fill();
     else ctx.stroke();
-  }
-  ctx.strokeStyle = ctx.fillStyle = ink;
-  ctx.font = `600 ${11 * dpr}px system-ui, sans-serif`;
-  ctx.textBaseline = 'alphabetic'; // uPlot leaves it as its axes had it
-  ctx.lineWidth = dpr;
-  const at = facts.edits.map((edit) => Math.round(u.valToPos(edit.at_ms / 1000, 'x', true)));
-  for (let first = 0, last; first < at.length; first = last + 1) {
-    // Edits that are near each other have one mark and one label; the list below names each.
-    for (last = first; last + 1 < at.length && at[last + 1] - at[last] < 72 * dpr;) last += 1;
-    for (let one = first; one <= last; one += 1) {
-      ctx.beginPath();
-      ctx.moveTo(at[one], top);
-      ctx.lineTo(at[one], top + height);
-      ctx.stroke();
-    }
-    const x = at[last];
-    ctx.beginPath();
-    ctx.moveTo(x, top - 9 * dpr);
-    ctx.lineTo(x + 4.5 * dpr, top - 4.5 * dpr);
-    ctx.lineTo(x, top);
-    ctx.lineTo(x - 4.5 * dpr, top - 4.5 * dpr);
-    ctx.fill();
-    const isAtEnd = x > left + width - 60 * dpr;
-    ctx.textAlign = isAtEnd ? 'right' : 'left';
-    const versions = first === last ? `v${facts.edits[last].version}` : `v${facts.edits[first].version} to v${facts.edits[last].version}`;
-    ctx.fillText(versions, x + (isAtEnd ? -7 : 7) * dpr, top - 1 * dpr);
   }
   ctx.restore();
 }

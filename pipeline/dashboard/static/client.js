@@ -1,4 +1,4 @@
-// The view Client: one client over time, and why it is throttled.
+// The view Client: one client in the last 15 minutes, and why it is throttled.
 
 import { h, show } from './dom.js';
 import { CAUSES, LEVELS, TYPES, clientHref, clock, count, instant, isByte, millis, nameOf, pair, percent, rate, span, when } from './format.js';
@@ -6,9 +6,7 @@ import { ask, giveUp, loadSoon } from './net.js';
 import { draw, library } from './chart.js';
 
 const MINUTE_MS = 60_000;
-/** The ranges, each up to now, and how often each is read again. */
-const RANGES = [['15m', '15 min'], ['1h', '1 h'], ['6h', '6 h'], ['24h', '24 h'], ['7d', '7 d']];
-const EVERY_MS = { '15m': 2_000, '1h': 5_000, '6h': 15_000, '24h': 30_000, '7d': 60_000 };
+const EVERY_MS = 2_000;
 const LIST_EVERY_MS = 5_000;
 let place = null;
 
@@ -17,14 +15,12 @@ export const title = (parameters) => (parameters.get('user') ? nameOf(parameters
 export function open(main, parameters, context) {
   close();
   place = { main, context, parameters, charts: new Map(), story: null, storyId: null, document: null, asked: 0, seq: -1, over: new AbortController(), cursor: null };
-  place.range = parameters.get('range') || '15m';
   if (!parameters.get('user')) {
     list(parameters.get('search') || '');
     return;
   }
   load();
   explain(parameters.get('decision_id'));
-  protectedBy();
 }
 
 export function close() {
@@ -45,7 +41,7 @@ export function state(head) {
   }
   place.head = head;
   if (head.seq === place.seq) return;
-  loadSoon(place, EVERY_MS[place.range] || 5_000, load);
+  loadSoon(place, EVERY_MS, load);
 }
 
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => place && place.document && redraw());
@@ -55,7 +51,7 @@ async function load() {
   if (!mine) return;
   mine.asked = Date.now();
   try {
-    const found = await ask('client', { ...who(mine), range: mine.range }, mine.over.signal);
+    const found = await ask('client', who(mine), mine.over.signal);
     if (mine !== place) return;
     mine.document = found;
     mine.seq = found.seq;
@@ -70,18 +66,6 @@ async function load() {
 }
 
 const who = ({ parameters }) => ({ user: parameters.get('user'), client_id: parameters.get('client_id') || '' });
-
-/** Whom its newest throttle protected: not part of the view's answer, which must not wait for all clients. */
-async function protectedBy() {
-  const mine = place;
-  try {
-    const found = await ask('protected', who(mine), mine.over.signal);
-    if (mine === place) mine.protected = found;
-  } catch {
-    return; // the view itself shows what is wrong
-  }
-  if (mine === place && mine.document) render();
-}
 
 async function list(search) {
   const mine = place;
@@ -168,31 +152,17 @@ function render() {
     unseen, // also a name that was never used is held with its user
     story(),
     h('section', { class: 'card charts', 'data-key': 'charts', 'aria-label': 'Rate over time' },
-      types.length ? types.map((type) => figure(found, type)) : h('p', { class: 'empty', 'data-key': 'none' }, `Neither usage nor a bound between ${when(found.since_ms, found.now_ms)} and ${when(found.until_ms, found.now_ms)}.`),
+      types.length ? types.map((type) => figure(found, type)) : h('p', { class: 'empty', 'data-key': 'none' }, 'Neither usage nor a bound in the last 15 minutes.'),
       types.length ? legend(found) : null),
-    h('div', { class: 'two', 'data-key': 'two' }, h('div', { class: 'stack', 'data-key': 'left' }, protection(), records(found)), h('div', { class: 'stack', 'data-key': 'right' }, levels(found), brokers(found), edits(found))));
+    h('div', { class: 'two', 'data-key': 'two' }, records(found), h('div', { class: 'stack', 'data-key': 'right' }, levels(found), brokers(found))));
   redraw();
 }
 
 function neverSeen(found) {
   return h('section', { class: 'card pad', 'data-key': 'never', 'data-testid': 'never-seen' },
-    h('p', {}, `No usage of ${nameOf(found.user, found.client_id)} was ever recorded, as far as the tables go back.`),
+    h('p', {}, `No usage of ${nameOf(found.user, found.client_id)} is kept in the table usage.`),
     found.alike.length ? h('p', {}, 'Did you mean ', found.alike.map((one, at) => [at ? ', ' : '', h('a', { href: clientHref(one.user, one.client_id), 'data-nav': true }, nameOf(one.user, one.client_id))]), '?') : null,
     h('p', {}, h('a', { href: '/client', 'data-nav': true }, 'All clients of the last minutes')));
-}
-
-function protection() {
-  const found = place.protected;
-  if (!found || !found.band) return null;
-  const both = (row, name) => h('td', { class: 'n change' }, row[`${name}_before`] || row[`${name}_during`] ? [h('span', {}, rate('producer_byte_rate', row[`${name}_before`])), ' ', h('b', {}, `→ ${rate('producer_byte_rate', row[`${name}_during`])}`)] : 'nothing');
-  const length = span(found.length_ms);
-  const someWaited = found.rows.some((row) => row.waited_before !== null || row.waited_during !== null);
-  const spans = (before, during) => h('td', { class: 'n change' }, before || during ? [h('span', {}, span(before || 0)), ' ', h('b', {}, `→ ${span(during || 0)}`)] : before === null && during === null ? 'not known' : 'not');
-  return h('section', { class: 'card', 'data-key': 'protected', 'data-testid': 'protected', 'aria-labelledby': 'h-protected' },
-    h('header', {}, h('h2', { id: 'h-protected' }, 'Whom it protected'), h('span', { class: 'quiet' }, `the ${length} before ${clock(found.begin_ms)} → the ${length} from then on`)),
-    h('p', { class: 'lead' }, found.text),
-    found.rows.length ? h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Neighbours' }, h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'Neighbour'), h('th', { class: 'n' }, 'Produced'), h('th', { class: 'n' }, 'Fetched'), someWaited ? h('th', { class: 'n' }, 'Throttled by brokers') : null)),
-      h('tbody', {}, found.rows.map((row) => h('tr', { 'data-key': `${row.user}\u0000${row.client_id}` }, h('td', { class: 'name' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id))), both(row, 'produced'), both(row, 'fetched'), someWaited ? spans(row.waited_before, row.waited_during) : null))))) : null);
 }
 
 function heading(found) {
@@ -204,9 +174,7 @@ function heading(found) {
     held ? h('div', { class: 'holding', 'data-testid': 'holding' }, h('span', { class: 'chip warn' }, 'throttled'), h('span', { class: 'num count big', 'data-until': held.throttled_until_ms }, ''),
       h('small', {}, `${held.client_id === null ? `with all client-ids of ${found.user} ` : ''}by ${TYPES[held.quota_type]}, since ${clock(held.since_ms)}; ${owedText(found, held)}`)) : h('div', { class: 'holding free', 'data-testid': 'holding' }, h('span', { class: 'chip' }, found.held_by_brokers ? 'not throttled by kquota' : 'not throttled')),
     found.held_by_brokers ? h('p', { class: 'quiet', 'data-testid': 'held-by-brokers' }, found.held_by_brokers) : null,
-    h('div', { class: 'tools' },
-      ranges(),
-      finder(null)));
+    h('div', { class: 'tools' }, finder(null)));
 }
 
 function owedText(found, held) {
@@ -222,18 +190,6 @@ function standing(found) {
   return named.map((one) => `${TYPES[one.quota_type]} ${one.bound === null ? (one.mode === 'exempt' ? 'exempt' : 'without bound') : rate(one.quota_type, one.bound)}${one.mode === 'shadow' ? ' (shadow)' : ''} by level ${one.level}${one.shared ? `, shared with ${count(one.shared)} more` : ''}`).join(' · ');
 }
 
-function ranges() {
-  return h('div', { class: 'segments', 'data-key': 'range', role: 'group', 'aria-label': 'Range' }, RANGES.map(([value, label]) => h('button', { type: 'button', 'aria-pressed': String(value === place.range), 'data-testid': `range-${value}`, on: { click: () => reach(value) } }, label)));
-}
-
-/** Another range in the same view. */
-function reach(range) {
-  place.parameters.set('range', range);
-  place.context.replace(`/client?${place.parameters}`);
-  place.range = range;
-  load();
-}
-
 function figure(found, type) {
   const one = found.effective.find((row) => row.quota_type === type);
   const [observed, bound] = pair(type, one.observed, one.bound);
@@ -247,19 +203,14 @@ function legend(found) {
   const isShared = Object.values(found.series).some((one) => one.own);
   return h('p', { class: 'legend', 'data-key': 'legend' },
     h('span', { class: 'k rate' }, `rate over ${span(found.window_ms)}${isShared ? ', of all that share its quota' : ''}`), isShared ? h('span', { class: 'k own' }, 'this client alone') : null,
-    h('span', { class: 'k lim' }, 'bound'), h('span', { class: 'k band' }, 'throttled'), h('span', { class: 'k dot' }, 'decision (hollow: asks for no hold)'), h('span', { class: 'k edit' }, 'quota edit'),
-    h('span', { class: 'quiet' }, `UTC, from ${found.source}. Grafana shows what was before.`));
+    h('span', { class: 'k lim' }, 'bound'), h('span', { class: 'k band' }, 'throttled'), h('span', { class: 'k dot' }, 'decision (hollow: asks for no hold)'),
+    h('span', { class: 'quiet' }, 'UTC, the last 15 minutes. What was before: Grafana, or the SQL views client_usage_by_minute and throttle_log.'));
 }
 
-/**
- * Where the charts begin. Before the first micro-batch there is nothing to see: a young job fills its charts, a minute at
- * least, with the edits of the minute before.
- */
+/** Where the charts begin: before the first micro-batch there is nothing to see, so a young job fills its charts. */
 function beginOf(found) {
   const first = found.known_since_ms;
-  if (first === null) return found.since_ms;
-  const edits = found.edits.map((one) => one.at_ms).filter((at) => at > first - MINUTE_MS);
-  return Math.max(found.since_ms, Math.min(first, ...edits, found.until_ms - MINUTE_MS) - found.step_ms);
+  return first === null ? found.since_ms : Math.max(found.since_ms, Math.min(first, found.until_ms - MINUTE_MS) - found.step_ms);
 }
 
 async function redraw() {
@@ -279,8 +230,8 @@ async function redraw() {
     const facts = {
       type, at_ms: found.at_ms, since_ms: beginOf(found), until_ms: found.until_ms,
       observed: found.series[type].observed, own: found.series[type].own,
-      bounds: found.bounds.map((one) => ({ at_ms: one.since_ms, bound: one.by_type[type] ? one.by_type[type].bound : null })),
-      bands: found.bands, decisions: found.decisions.filter((one) => one.quota_type === type), edits: found.edits,
+      bound: found.effective.find((one) => one.quota_type === type).bound,
+      bands: found.bands, decisions: found.decisions.filter((one) => one.quota_type === type),
       height: innerWidth < 760 ? 180 : 210,
       onCursor: (at) => read(type, at),
     };
@@ -324,11 +275,11 @@ function story() {
 function records(found) {
   const rows = found.records.slice(0, 14);
   return h('section', { class: 'card', 'data-key': 'records', 'aria-labelledby': 'h-records', 'data-testid': 'records' },
-    h('header', {}, h('h2', { id: 'h-records' }, 'What was published'), h('span', { class: 'quiet' }, `the newest of ${found.has_more ? 'more than ' : ''}${count(found.records_total)} records and ${count(found.decisions_total)} decisions in this range`)),
+    h('header', {}, h('h2', { id: 'h-records' }, 'What was published'), h('span', { class: 'quiet' }, 'the newest records of the last 15 minutes')),
     rows.length ? h('ol', { class: 'log' }, rows.map((row) => h('li', { 'data-key': `${row.at_ms}-${row.verb}-${row.decision_id}` },
       h('time', { class: 'num' }, clock(row.at_ms, true)), h('span', { class: `verb ${row.verb}` }, row.verb),
       h('button', { type: 'button', class: 'link', on: { click: () => pick(row.decision_id) } }, `decision ${row.decision_id.slice(0, 8)}`),
-      h('small', {}, row.verb === 'release' ? CAUSES[row.cause] || row.cause : `for ${millis(row.throttle_time_ms)}`), h('small', { class: 'num rate' }, pair(row.quota_type, row.observed, row.bound).filter(Boolean).join(' of '))))) : h('p', { class: 'empty' }, 'Nothing in this range.'));
+      h('small', {}, row.verb === 'release' ? CAUSES[row.cause] || row.cause : `for ${millis(row.throttle_time_ms)}`), h('small', { class: 'num rate' }, pair(row.quota_type, row.observed, row.bound).filter(Boolean).join(' of '))))) : h('p', { class: 'empty' }, 'Nothing in the last 15 minutes.'));
 }
 
 function levels(found) {
@@ -344,12 +295,4 @@ function brokers(found) {
     h('header', {}, h('h2', { id: 'h-brokers' }, 'What the brokers enforce')),
     found.on_brokers.length ? h('ul', { class: 'plain' }, found.on_brokers.map((one) => h('li', {}, h('span', { class: 'chip' }, TYPES[one.quota_type]), ` ${one.text}`)))
       : h('p', { class: 'empty' }, 'Nothing that kquota wrote: throttles are obeyed by the client or its gate.'));
-}
-
-function edits(found) {
-  if (!found.edits.length) return null;
-  return h('section', { class: 'card', 'data-key': 'edits', 'aria-labelledby': 'h-edits' },
-    h('header', {}, h('h2', { id: 'h-edits' }, 'Quota edits in this range')),
-    h('ol', { class: 'plain' }, [...found.edits].reverse().map((edit) => h('li', { 'data-key': String(edit.version) }, h('b', {}, `v${edit.version}`), ` ${when(edit.at_ms, found.now_ms)} `,
-      Object.entries(edit.changed).map(([type, [before, after]]) => `${TYPES[type]} ${rate(type, before)} → ${rate(type, after)} `), h('small', {}, `${edit.by}${edit.reason ? `: ${edit.reason}` : ''}`)))));
 }

@@ -30,7 +30,7 @@ QUOTAS: Final = (
 SENDERS: Final = (
     Sender("alice", "etl", lambda _: {"produced_bytes": 500_000}),
     Sender("search", "indexer", lambda _: {"fetched_bytes": 60_000}),
-    Sender("web", "tracker", lambda _: {"produced_bytes": 200_000, "broker_throttle_ms": 40}),
+    Sender("web", "tracker", lambda _: {"produced_bytes": 200_000}),
     Sender("web", "tracker-ios", lambda _: {"produced_bytes": 100_000}),
     Sender("ml", "train", lambda _: {"fetched_bytes": 90_000}),
     Sender("guest", HOSTILE, lambda _: {"produced_bytes": 300_000}),

@@ -123,13 +123,13 @@ def test_of_before_the_first_usage_no_second_is_told(asked: Any, shop: LivedTabl
     assert seconds == [*range(first, last)]
 
 
-def test_a_client_has_its_rate_its_bounds_its_bands_and_its_decisions(asked: Any, shop: LivedTables) -> None:
+def test_a_client_has_its_rate_its_bound_its_bands_and_its_decisions(asked: Any, shop: LivedTables) -> None:
     found = get(asked, "client", user="alice", client_id="etl")
     decisions = [row for row in read_table(table_uri(shop.root, "decisions")).to_pylist() if row["user"] == "alice"]
     decisions.sort(key=lambda row: row["batch_id"])
     assert [row["decision_id"] for row in found["decisions"]] == [row["decision_id"] for row in decisions]
     assert found["bands"]
-    assert found["records_total"] > len(found["bands"])
+    assert len(found["records"]) > len(found["bands"])
     assert len(found["at_ms"]) == len(found["series"]["producer_byte_rate"]["observed"])
     assert any(row["matches"] == ["producer_byte_rate"] and row["level"] == 1 for row in found["levels"])
     assert found["effective"][0]["bound"] == 150_000
@@ -140,18 +140,6 @@ def test_a_span_without_the_job_is_a_gap_and_no_zero(asked: Any) -> None:
     values = found["series"]["consumer_byte_rate"]["observed"]
     assert values[0] is None
     assert max(value for value in values if value is not None) == pytest.approx(60_000)
-
-
-def test_the_minutes_add_up_to_all_usage_of_before(asked: Any, shop: LivedTables) -> None:
-    found = get(asked, "client", user="web", client_id="tracker", range="6h")
-    assert (found["source"], found["step_ms"]) == ("usage_by_minute", 60_000)
-    usage = read_table(table_uri(shop.root, "usage")).to_pylist()
-    newest_ms = max(read_table(table_uri(shop.root, "usage_by_minute"))["minute_start_ms"].to_pylist())
-    produced = sum(row["produced_bytes"] or 0 for row in usage
-                   if row["user"] == "web" and row["sample_start_ms"] < newest_ms + 60_000)  # fmt: skip
-    values = [value for value in found["series"]["producer_byte_rate"]["observed"] if value is not None]
-    assert sum(values) * 60 == pytest.approx(produced)
-    assert produced
 
 
 def test_an_explanation_has_the_words_of_the_command_line(asked: Any, shop: LivedTables) -> None:
@@ -236,26 +224,7 @@ def test_a_client_that_was_never_seen_is_stated_with_those_it_may_be(asked: Any)
 
 def test_the_client_view_has_charts_of_what_is_used_or_bounded(asked: Any) -> None:
     assert get(asked, "client", user="alice", client_id="etl")["charts"] == ["producer_byte_rate"]
-    assert get(asked, "client", user="ml", client_id="train")["charts"] == ["consumer_byte_rate"]
-
-
-def test_neighbours_before_and_during_a_throttle_are_those_of_usage(asked: Any, shop: LivedTables) -> None:
-    found = get(asked, "protected", user="alice", client_id="etl")
-    begin_ms, length_ms = found["begin_ms"], found["length_ms"]
-    usage = read_table(table_uri(shop.root, "usage")).to_pylist()
-    tracker = next(row for row in found["rows"] if row["client_id"] == "tracker")
-    for name, since_ms in (("produced_before", begin_ms - length_ms), ("produced_during", begin_ms)):
-        used = sum(row["produced_bytes"] or 0 for row in usage if row["client_id"] == "tracker"
-                   and since_ms <= row["sample_start_ms"] < since_ms + length_ms)  # fmt: skip
-        assert tracker[name] == pytest.approx(used * 1_000 / length_ms)
-        waited = sum(row["broker_throttle_ms"] or 0 for row in usage if row["client_id"] == "tracker"
-                     and since_ms <= row["sample_start_ms"] < since_ms + length_ms)  # fmt: skip
-        assert tracker[name.replace("produced", "waited")] == waited > 0
-    guest = next(row for row in found["rows"] if row["user"] == "guest")
-    assert (guest["waited_before"], guest["waited_during"]) == (None, None)
-    assert "alice" not in {row["user"] for row in found["rows"]}
-    assert found["others"] == len(found["rows"]) == 5
-    assert get(asked, "protected", user="web", client_id="tracker")["band"] is None
+    assert get(asked, "client", user="ml", client_id="train")["charts"] == ["producer_byte_rate", "consumer_byte_rate"]
 
 
 @pytest.mark.parametrize(
@@ -304,9 +273,8 @@ def test_a_hostile_name_comes_back_as_it_is(asked: Any) -> None:
     ("path", "status"),
     [
         ("/api/v1/client", 400),
-        ("/api/v1/protected", 400),
         ("/api/v1/summary?until=5m", 400),
-        ("/api/v1/client?user=a&range=9y", 400),
+        ("/api/v1/quotas?standing=far", 400),
         ("/api/v1/client?user=a&usr=b", 400),
         ("/api/v1/clients?limit=0", 400),
         ("/api/v1/explain", 400),

@@ -47,7 +47,6 @@ VIEWS = (
     "/",
     "/client",
     "/client?user=alice&client_id=etl",
-    "/client?user=alice&client_id=etl&range=24h",
     f"/client?user=guest&client_id={HOSTILE}",
     "/client?user=nowhere",
     "/quotas",
@@ -285,7 +284,7 @@ def test_with_a_token_the_page_asks_for_it(browser: Any, tables: LivedTables) ->
     ("view", "sentence", "link"),
     [
         ("/nowhere", "There is no view at /nowhere.", "Go to Now"),
-        ("/client?user=alice&client_id=etl&range=9y", "Unknown range '9y';", "Open Client without it"),
+        ("/quotas?standing=far", "Unknown standing 'far';", "Open Quotas without it"),
     ],
 )
 def test_what_is_unknown_is_a_sentence_with_a_link(
@@ -300,18 +299,6 @@ def test_what_is_unknown_is_a_sentence_with_a_link(
     page.get_by_test_id("failed").get_by_role("link", name=link).click()
     page.wait_for_selector("main[data-ready=true]:not(:has([data-testid=failed]))")
     context.close()
-
-
-def test_a_range_is_in_the_address_and_kept_there(page: Any, address: str, tables: LivedTables) -> None:
-    go_on(tables)
-    show(page, address, "/client?user=alice&client_id=etl")
-    page.wait_for_selector("main[data-drawn='1']")
-    page.get_by_test_id("range-1h").click()
-    page.get_by_test_id("range-1h").and_(page.locator("[aria-pressed=true]")).wait_for()
-    assert page.url.endswith("/client?user=alice&client_id=etl&range=1h")
-    page.get_by_text("from usage_by_minute").wait_for()
-    page.reload()
-    page.get_by_text("from usage_by_minute").wait_for()
 
 
 def test_a_name_is_completed_and_a_client_without_usage_is_stated(page: Any, address: str) -> None:
@@ -336,15 +323,14 @@ def test_a_client_without_usage_is_stated_also_while_its_user_is_held(
     assert page.get_by_test_id("explain").count() == 1
 
 
-def test_why_comes_before_the_charts_and_whom_it_protected_after(page: Any, address: str) -> None:
+def test_why_comes_before_the_chart_which_says_where_the_past_is(page: Any, address: str) -> None:
     show(page, address, "/client?user=alice&client_id=etl")
     page.wait_for_selector("main[data-drawn='1']")
-    page.get_by_test_id("protected").get_by_role("link", name="web / tracker", exact=True).wait_for()
-    ids = ("explain", "chart-producer_byte_rate", "protected")
-    tops = [page.get_by_test_id(name).bounding_box()["y"] for name in ids]
+    tops = [
+        page.get_by_test_id(name).bounding_box()["y"] for name in ("explain", "chart-producer_byte_rate", "records")
+    ]
     assert tops == sorted(tops)
-    assert "Throttled by brokers" in text_of(page, "protected")  # the shop's tracker reports that it waited
-    assert "while it was held" in text_of(page, "protected") or "went on as before" in text_of(page, "protected")
+    page.get_by_text("client_usage_by_minute").wait_for()
 
 
 def test_quotas_are_chosen_by_how_near_they_are(page: Any, address: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.client import RANGES, client_document
+from pipeline.dashboard.client import client_document
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.views import pipeline_document
 from pipeline.job.status import status_of
@@ -55,7 +55,7 @@ def test_the_chart_of_a_client_goes_on_to_now(stepped: SteppedTables) -> None:
     readers = reader_of(stepped.root), reader_of(stepped.alone.root)
     for sender in SENDERS:
         client = sender.user, sender.client_id
-        found, wanted = (client_document(one, one.look(stepped.now_ms), client, RANGES["15m"]) for one in readers)
+        found, wanted = (client_document(one, one.look(stepped.now_ms), client) for one in readers)
         of_type = {name: series["observed"][-4:] for name, series in found["series"].items()}
         assert of_type == {name: series["observed"][-4:] for name, series in wanted["series"].items()}
         assert all(value is not None for values in of_type.values() for value in values[:-1])
@@ -129,16 +129,10 @@ def test_a_job_whose_clock_is_set_back_is_shown_as_of_now_and_all_its_usage_is_r
         assert (state.health.state, state.health.ahead_ms) == ("live", 0)
         assert tables.now_ms - state.rates_at_ms <= 1_000
     client = "web", "tracker"
-    observed = client_document(reader, state, client, RANGES["15m"])["series"]["producer_byte_rate"]["observed"]
+    observed = client_document(reader, state, client)["series"]["producer_byte_rate"]["observed"]
     assert min(observed[-12:-1]) > 0
     assert state.batch is not None
     assert state.batch["time_epoch"] == 1
-    # The roll-up has minutes that are still to come; they do not show how far it has come.
-    by_minute = client_document(reader, state, client, RANGES["6h"])
-    assert (by_minute["source"], by_minute["step_ms"]) == ("usage_by_minute", 60_000)
-    observed = by_minute["series"]["producer_byte_rate"]["observed"]
-    shown_ms = [at for at, rate in zip(by_minute["at_ms"], observed, strict=True) if rate is not None]
-    assert tables.now_ms - 130_000 < shown_ms[-1] <= tables.now_ms
     used, rolled = (sum_of(tables.root, name) for name in ("usage", "usage_by_minute"))
     begun = (tables.now_ms - 10_000) // 60_000 * 60_000
     late = read_table(

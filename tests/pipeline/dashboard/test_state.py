@@ -7,7 +7,6 @@ import pytest
 from pipeline.dashboard.state import (
     collapsed,
     gauges,
-    protection_text,
     standing,
     used_text,
     verdict,
@@ -87,20 +86,6 @@ def test_records_are_one_row_per_client() -> None:
             [("a", 9), ("b", 8), ("a", 7), ("a", 5)]]  # fmt: skip
     shown = [(row["client_id"], row["at_ms"], row["records"], row["first_ms"]) for row in collapsed(rows)]
     assert shown == [("a", 9, 3, 5), ("b", 8, 1, 8)]
-
-
-@pytest.mark.parametrize(
-    ("before", "during", "others", "text"),
-    [
-        (0.0, 0.0, 0, "No other client used anything then."),
-        (1e6, 1.05e6, 9, "The 9 others went on as before: 1.1 MB/s."),
-        (1e6, 1.3e6, 9, "The 9 others used 30 % more while it was held than before: 1.3 MB/s."),
-        (1e6, 5e5, 1, "The other client used 50 % less while it was held than before: 500.0 kB/s."),
-        (0.0, 5e5, 2, "The 2 others used 500.0 kB/s while it was held, and nothing before."),
-    ],
-)
-def test_whom_a_throttle_protected_is_a_sentence(before: float, during: float, others: int, text: str) -> None:
-    assert protection_text(before, during, others) == text
 
 
 def standings(**changed: Any) -> dict[str, str]:
