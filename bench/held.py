@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from bench.machine import arguments
 from bench.pages import row, table
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import WARM_JAVA, BrokerOptions, EmbeddedBroker
 from pipeline.errors import ClusterUnreachable

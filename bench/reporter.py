@@ -30,7 +30,7 @@ from bench.machine import arguments, cpu_seconds
 from bench.pages import percentiles, row, table
 from deploy.reporter.__main__ import make
 from pipeline.brokers.native import NativeEntity, NativeQuotas
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import WARM_JAVA, BrokerOptions, EmbeddedBroker
 from pipeline.meter.reporter import REPORTER_JAR

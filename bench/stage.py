@@ -20,7 +20,7 @@ from typing import IO, Any, Final, Self
 from kafka import KafkaConsumer, KafkaProducer
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.process import spawn, terminate
+from pipeline.process import spawn, terminate
 from pipeline.tables.layout import create_tables
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit

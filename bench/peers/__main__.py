@@ -33,7 +33,7 @@ from bench.peers.roster import PEERS, TRIGGER_MS, Peer, PeerFailed, Place
 from bench.probe import probed
 from bench.stage import bound, staged
 from pipeline.clock import wall_ms
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.errors import PipelineError
 from pipeline.jvm.jars import fetch

@@ -18,7 +18,7 @@ from bench.machine import CpuMeter, memory_mb, tree
 from bench.peers.messages import Backlog, Key, Sums, difference, events_in, sums_of
 from bench.peers.results import Results
 from bench.peers.roster import Peer, PeerFailed, Place
-from pipeline.demo.process import kill, spawn, terminate
+from pipeline.process import kill, spawn, terminate
 from tests.topic_reading import read_topic
 
 _QUIET_SECONDS: Final = 3.0

@@ -12,8 +12,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from purgatory.batch_levels import Int64s
-from purgatory.batch_wheel import BatchTimingWheel
+from purgatory.batch_wheel import BatchTimingWheel, Int64s
 from purgatory.errors import InvalidArgumentError
 
 _NOTHING: Int64s = np.empty(0, dtype=np.int64)

@@ -10,7 +10,7 @@ from typing import Final
 from pipeline.brokers.native import Look, NativeQuotas
 from pipeline.brokers.running import Finding
 from pipeline.brokers.sync import chosen_rows, key_text
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.command_line import command_text
 from pipeline.errors import Refused, TableMissing
 from pipeline.settings.model import Settings

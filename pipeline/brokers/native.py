@@ -13,9 +13,8 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.protocol import admin as kafka_admin
 
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, Acl
-from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.connecting import ClusterAccess, as_cluster_error
 from pipeline.errors import ClusterUnreachable, Refused, Unreachable
 from pipeline.tables.quotas.edit import QuotaValues
 from quota.broker_levels.entries import EntryKey, is_metering

@@ -17,9 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from pipeline.brokers.native import NativeQuotas, callbacks_text
 from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower, drift_line
 from pipeline.clock import Clock, SystemClock, wall_ms
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import PermissionMissing
-from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.connecting import ClusterAccess, as_cluster_error
 from pipeline.command_line import command_text
 from pipeline.errors import ClusterUnreachable, PipelineError, first_line
 from pipeline.process import Background, ProcessLock

@@ -34,7 +34,7 @@ from quota.units import age_text, rate_text, rate_unit
 from schemas.names import USAGE_TOPIC
 
 if TYPE_CHECKING:
-    from pipeline.cluster.access import ClusterAccess
+    from pipeline.cluster.connecting import ClusterAccess
     from pipeline.meter.scrape_meter import Address, ExporterSource
     from pipeline.observe.findings import Findings
     from pipeline.observe.observation import Line, Observation
@@ -85,7 +85,7 @@ def prometheus(
     The broker of a target is the one on its host; where that is not clear write ID=http://…. One process meters all
     brokers of a cluster; a second one ends the first, with 4. Runs until SIGTERM or Ctrl-C.
     """
-    from pipeline.cluster.access import ClusterAccess
+    from pipeline.cluster.connecting import ClusterAccess
     from pipeline.meter.scrape_meter import ACCURACY, ScrapeMeter, scrape_metrics
     from pipeline.meter.usage_topic import KafkaUsageTopic, UsagePublisher
     from pipeline.web import ReadAtScrape, metrics_endpoint, new_registry
@@ -241,7 +241,7 @@ def observe(
     reads: DescribeConfigs on the cluster, and Read on the usage topic if that is the source.
     """
     from pipeline.brokers.native import NativeQuotas, imported
-    from pipeline.cluster.access import ClusterAccess
+    from pipeline.cluster.connecting import ClusterAccess
     from pipeline.observe.findings import findings_of
     from pipeline.observe.observation import Observation
     from pipeline.observe.sources import ScrapedSource, TopicSource

@@ -401,7 +401,7 @@ def import_(
 def _read_cluster(source: Source, scale: str) -> list[QuotaValues]:
     """The quotas of a cluster, for the table. Prints the factor and what is not imported on stderr."""
     from pipeline.brokers.native import NativeQuotas, imported
-    from pipeline.cluster.access import ClusterAccess
+    from pipeline.cluster.connecting import ClusterAccess
 
     access = ClusterAccess.from_settings(source.settings().kafka)
     with NativeQuotas(access) as native:

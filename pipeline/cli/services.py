@@ -19,8 +19,8 @@ from pipeline.cli.options import (
 from pipeline.cli.output import remark
 from pipeline.command_line import JOB, RUN_DIR, carry, path_text
 from pipeline.demo.folder import DemoFolder
-from pipeline.demo.process import free_ports, is_free
 from pipeline.log import set_up_logging
+from pipeline.process import free_ports, is_free
 from pipeline.settings.loading import load_settings
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def gate(
     It also starts while the broker is away: then no client is throttled, and it keeps trying to reach the broker. Runs
     until SIGTERM or Ctrl-C.
     """
-    from pipeline.cluster.access import ClusterAccess
+    from pipeline.cluster.connecting import ClusterAccess
     from pipeline.gate.follower import KafkaFollower
     from pipeline.gate.gate import Gate
     from pipeline.gate.http import TOKEN_VARIABLE, GateServer, gate_metrics

@@ -147,7 +147,7 @@ def tail(
     topic keeps the newest record, and older ones for a time. A broker that goes away is waited for. Ends with 0 on
     Ctrl-C, on SIGTERM, and when its output is closed.
     """
-    from pipeline.cluster.access import ClusterAccess
+    from pipeline.cluster.connecting import ClusterAccess
     from pipeline.gate.follower import ThrottleTail, ThrottleTopicReader
 
     since_ms = None if since is None else parse_instant("--since", since, wall_ms())

@@ -130,8 +130,7 @@ def check(
 
 @contextmanager
 def _connected(kafka: "KafkaSettings") -> "Iterator[tuple[str, KafkaAdminClient, dict[str, Any]]]":
-    from pipeline.cluster.access import ClusterAccess
-    from pipeline.cluster.connecting import as_cluster_error
+    from pipeline.cluster.connecting import ClusterAccess, as_cluster_error
 
     access = ClusterAccess.from_settings(kafka)
     with access.admin() as admin, as_cluster_error(access.bootstrap_servers):

@@ -13,8 +13,7 @@ from uuid import UUID
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 
-from pipeline.cluster.access import ClusterAccess, topic_missing
-from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, topic_missing
 from pipeline.command_line import command_text
 from pipeline.errors import Refused
 from pipeline.settings.model import Settings

@@ -21,8 +21,8 @@ from kafka import errors as kafka_errors
 from kafka.producer.transaction_manager import EndTxnHandler, TxnOffsetCommitHandler
 from kafka.structs import OffsetAndMetadata
 
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl, marker_acls
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.errors import ClusterUnreachable, MessageTooLarge, PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.failpoints import failpoint
 

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
-from pipeline.demo import process
+from pipeline import process
 from pipeline.errors import Conflict, PipelineError
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import find_java

@@ -16,7 +16,7 @@ from threading import Event, Thread
 from typing import Final
 
 from pipeline.brokers import metering
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.command_line import CONFIG, command_text
 from pipeline.demo.broker import BrokerOptions, EmbeddedCluster
@@ -31,11 +31,11 @@ from pipeline.demo.folder import (
     write_candidate,
     write_settings,
 )
-from pipeline.demo.process import spawn, terminate
 from pipeline.job.job import Job, step
 from pipeline.job.metrics import Listeners
 from pipeline.job.status import job_lock
 from pipeline.meter.reporter import REPORTER_PREFIX
+from pipeline.process import spawn, terminate
 from pipeline.settings.model import Settings
 from pipeline.stream.session import SparkStarter
 from pipeline.tables.layout import create_tables

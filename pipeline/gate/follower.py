@@ -15,9 +15,8 @@ from uuid import UUID
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from pipeline.cluster.access import topic_missing
 from pipeline.cluster.acls import Acl, PermissionMissing
-from pipeline.cluster.connecting import open_client, permission_missing
+from pipeline.cluster.connecting import open_client, permission_missing, topic_missing
 from pipeline.errors import PipelineError, first_line
 from schemas.errors import UnreadableRecord
 from schemas.throttle_record import Target, ThrottleRecord

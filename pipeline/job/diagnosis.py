@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from pipeline.brokers.metering import metering_findings
 from pipeline.brokers.running import sync_findings
 from pipeline.clock import wall_ms
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import PermissionMissing, acls_of
-from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
+from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, refuse_unpermitted
 from pipeline.cluster.topic_ids import refuse_other_throttle_topics, topic_ids
 from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
 from pipeline.command_line import command_text

@@ -15,9 +15,8 @@ from time import perf_counter
 from typing import Final
 
 from pipeline.clock import Moment, SystemClock
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import acls_of
-from pipeline.cluster.connecting import as_cluster_error, refuse_unpermitted
+from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, refuse_unpermitted
 from pipeline.cluster.topics import check_topics, refuse_unfit, resource_names, wanted_topics
 from pipeline.errors import ClusterUnreachable, MasterUnreachable, PipelineError, QueryFailed, first_line
 from pipeline.job.job_run import JobRun, Place

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import SparkSession
 
 from pipeline.clock import Clock
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topic_ids import (
     Ids,
     JobTopics,

@@ -15,9 +15,8 @@ from kafka import errors as kafka_errors
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from pydantic_core import to_json
 
-from pipeline.cluster.access import ClusterAccess, topic_missing
 from pipeline.cluster.acls import METER_IDENTITY, Acl, PermissionMissing
-from pipeline.cluster.connecting import as_cluster_error, principal_of
+from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, principal_of, topic_missing
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.errors import Conflict, PipelineError, TransactionFenced, TransactionUndecided, Unreachable
 from schemas.usage import UsageEvent

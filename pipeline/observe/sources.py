@@ -12,9 +12,8 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from pipeline.clock import Clock
-from pipeline.cluster.access import ClusterAccess, topic_missing
 from pipeline.cluster.acls import Acl
-from pipeline.cluster.connecting import as_cluster_error
+from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, topic_missing
 from pipeline.cluster.transactions import Mark
 from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ExporterSource, ScrapeMeter
 from pipeline.meter.usage_topic import Message, UsagePublisher

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.errors import ClusterUnreachable, Refused, Unreachable, UsageError
 from pipeline.tables.object_store import STORE_SCHEMES, StoreObjects, scheme_of
 

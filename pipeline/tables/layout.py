@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, UsageError
 from pipeline.tables.address import QUOTAS, full_address, is_local, table_uri
-from pipeline.tables.committing import NO_CLEANING, append_only, committed, keep_on_disk, writing
+from pipeline.tables.delta_rs import NO_CLEANING, append_only, committed, keep_on_disk, writing
 from pipeline.tables.object_store import delta_rs_options, refuse_unfit
 from pipeline.tables.opening import columns_of_others, open_table, unfit_features, unwritable
 from pipeline.tables.port import UNDO_OTHERS, TableOfAnotherBuild, tables_of_another_job

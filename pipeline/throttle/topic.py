@@ -13,8 +13,8 @@ import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
 from kafka import errors as kafka_errors
 
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, detail_of
 from pipeline.errors import ClusterUnreachable
 from pipeline.settings.model import Settings

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bench.purgatory.batch_purgatory import BatchPurgatory, WatchLists
-from purgatory.batch_levels import Int64s
+from purgatory.batch_wheel import Int64s
 from purgatory.errors import InvalidArgumentError
 
 FAR_MS = 100_000

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.reporter.__main__ import make as make_reporter
 from pipeline.brokers.native import NativeEntity, NativeQuotas
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import check_topics, create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.java import find_java, find_jdk

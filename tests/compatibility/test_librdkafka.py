@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.brokers.native import NativeEntity, NativeQuotas
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from tests.integration.throttle_job import ThrottleJob

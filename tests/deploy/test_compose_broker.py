@@ -15,9 +15,9 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from pipeline.demo.process import free_ports
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import find_java
+from pipeline.process import free_ports
 from schemas.names import USAGE_TOPIC
 from tests.deploy.commands import compose_file, compose_programs, run
 from tests.waiting import wait_until

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.process import free_ports
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import Java, find_jdk
+from pipeline.process import free_ports
 from schemas.throttle_record import Message
 from tests.integration.throttle_job import ThrottleJob
 from tests.throttle_records import CLIENTS, held_until_ms, is_of_another_version, messages

@@ -16,7 +16,7 @@ import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaProducer
 
 from pipeline.cluster.topics import create_topics, wanted_topics
-from pipeline.demo.process import kill, spawn, terminate
+from pipeline.process import kill, spawn, terminate
 from pipeline.settings.loading import load_settings
 from pipeline.settings.model import Settings
 from pipeline.tables.address import table_uri

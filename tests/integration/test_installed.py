@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.demo.process import terminate
 from pipeline.jvm.jars import JarStore, fetch, jars_of
+from pipeline.process import terminate
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]

@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.process import free_ports
 from pipeline.job.status import last_beat_ms
+from pipeline.process import free_ports
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.integration.running_job import RunningJob, running_job, usage

@@ -24,11 +24,11 @@ from kafka import KafkaConsumer, TopicPartition
 
 from bench.stage import Stage, bound
 from pipeline.brokers.native import NativeEntity, NativeQuotas
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.process import spawn, terminate
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import Java, find_jdk
+from pipeline.process import spawn, terminate
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from quota.entity import DEFAULT

@@ -8,7 +8,7 @@ from typing import Any
 from kafka import KafkaAdminClient
 
 from pipeline.clock import SystemClock
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.errors import ClusterUnreachable
 from pipeline.throttle.publisher import Publisher

@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any, Final
 
-from pipeline.demo.process import spawn, terminate
+from pipeline.process import spawn, terminate
 from pipeline.tables.throttles import recent_events, running_throttles
 from tests.pages.blocks import ROOT
 from tests.pages.transcript import reader_environment

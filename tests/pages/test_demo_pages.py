@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.demo.process import free_ports
+from pipeline.process import free_ports
 from pipeline.tables.quotas.table import QuotaTable
 from tests.pages.blocks import PAGES, ROOT, blocks_of
 from tests.pages.demo import RunningDemo, running_demo

@@ -17,7 +17,7 @@ from typer.main import get_command
 from bench.what_if import write_quotas, write_usage
 from pipeline.cli.main import app
 from pipeline.clock import wall_ms
-from pipeline.demo.process import free_ports
+from pipeline.process import free_ports
 from tests.object_store import INSTALL, versitygw
 from tests.pages.blocks import PAGES, ROOT, blocks_of, mistakes_in
 from tests.pages.demo import EVENTS

@@ -12,8 +12,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from purgatory.batch_levels import HANDLE, MAX_TIME_MS, Levels, References, expiration_order
-from purgatory.batch_wheel import MAX_PENDING, SEQUENCE_MASK, BatchTimingWheel, Slab
+from purgatory.batch_wheel import (
+    HANDLE,
+    MAX_PENDING,
+    MAX_TIME_MS,
+    SEQUENCE_MASK,
+    BatchTimingWheel,
+    Levels,
+    References,
+    Slab,
+    expiration_order,
+)
 from purgatory.errors import InvalidArgumentError, PurgatoryError, WheelFullError
 
 LEVEL_EDGES_MS = [1 << (8 * level) for level in range(1, 6)]

@@ -13,8 +13,8 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Final
 
-from pipeline.demo.process import free_ports, kill, spawn, terminate
 from pipeline.jvm.java import find_java
+from pipeline.process import free_ports, kill, spawn, terminate
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 HOST: Final = "127.0.0.1"

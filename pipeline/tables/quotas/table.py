@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from pipeline.command_line import DISTRIBUTION, command_text
 from pipeline.errors import Conflict, PipelineError, TableMissing, first_line
 from pipeline.tables.address import table_missing, table_uri
-from pipeline.tables.committing import NO_HOOKS, checkpoint_if_due, committed, keep_on_disk
+from pipeline.tables.delta_rs import NO_HOOKS, checkpoint_if_due, committed, keep_on_disk
 from pipeline.tables.opening import columns_of_others, open_table, reading
 from pipeline.tables.port import TableUnreadable, TableUnwritable
 from pipeline.tables.queries import StoredTable

@@ -5,7 +5,7 @@ from typing import Final
 
 from pipeline.brokers.native import NativeEntity, NativeQuota, NativeQuotas
 from pipeline.cli.entity import java_double
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from tests.waiting import wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.brokers.native import NativeEntity, NativeQuota, NativeQuotas, batches_of, unsendable
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.errors import ClusterUnreachable, Unreachable
 from pipeline.jvm.jars import fetch

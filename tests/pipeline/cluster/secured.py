@@ -21,8 +21,8 @@ from kafka.admin import (
 )
 
 from pipeline.cli.options import Source
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Acl
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.pipeline.cluster.certificates import Authority, TokenEndpoint, TokenSigner, token_endpoint

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pipeline.cli.options import Source
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.client_properties import (
     java_properties,
     kafka_options,
@@ -16,6 +15,7 @@ from pipeline.cluster.client_properties import (
     read_properties,
     resolved,
 )
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.sign_in import TokenProvider
 from pipeline.errors import ClientPropertiesInvalid, UsageError
 from pipeline.settings.loading import load_settings

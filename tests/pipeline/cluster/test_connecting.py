@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, errors
 
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, Acl
 from pipeline.cluster.client_properties import kafka_options
 from pipeline.cluster.connecting import (
     _COLLECTOR,
+    ClusterAccess,
     LostWhileSigningIn,
     connection_error,
     open_client,

@@ -12,8 +12,8 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topic_ids import JobTopics, TopicIds, id_text, is_other
 from pipeline.cluster.topics import (
     Finding,

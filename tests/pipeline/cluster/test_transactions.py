@@ -19,13 +19,13 @@ from typing import Any, Final, NamedTuple
 import pytest
 from kafka import KafkaAdminClient
 
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
-from pipeline.demo.process import free_ports
 from pipeline.errors import TransactionFenced
 from pipeline.jvm.jars import fetch
+from pipeline.process import free_ports
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS
 

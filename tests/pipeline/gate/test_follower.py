@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from kafka import KafkaAdminClient
 
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate import follower as topic_reader

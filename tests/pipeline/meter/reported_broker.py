@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
+from pipeline import process
 from pipeline.brokers.native import NativeEntity, NativeQuotas
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
-from pipeline.demo import process
 from pipeline.demo.broker import (
     CONTROLLER,
     FIRST_NODE_ID,

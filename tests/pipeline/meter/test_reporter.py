@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from pipeline.brokers.native import NativeEntity, NativeQuotas
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.meter.reporter import OTHERS
 from schemas.names import USAGE_TOPIC

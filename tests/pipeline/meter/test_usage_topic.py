@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import KafkaAdminClient
 
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker

@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
 from pipeline.clock import SystemClock, wall_ms
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import PipelineError

@@ -17,7 +17,7 @@ from deploy.reporter.__main__ import compile_java
 from pipeline.brokers.native import Look, NativeEntity, NativeQuotas
 from pipeline.brokers.running import sync_findings, sync_once
 from pipeline.clock import wall_ms
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.settings.model import KafkaSettings, Settings, TablesSettings

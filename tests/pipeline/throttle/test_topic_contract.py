@@ -11,7 +11,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
-from pipeline.cluster.access import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics, topic_specs
 from pipeline.cluster.transactions import Mark, MarkedTransactions
 from pipeline.demo.broker import EmbeddedBroker

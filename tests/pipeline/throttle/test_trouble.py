@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from pipeline.cluster.access import ClusterAccess
 from pipeline.cluster.acls import Names, acls_of
-from pipeline.cluster.connecting import as_cluster_error, missing_acls
+from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, missing_acls
 from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import ClusterUnreachable, TransactionUndecided

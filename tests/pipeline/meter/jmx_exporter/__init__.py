@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from deploy.reporter.__main__ import compile_java
-from pipeline.demo import process
+from pipeline import process
 from pipeline.jvm.jars import JarStore, broker_classpath, read_lock
 from pipeline.jvm.java import find_java
 from tests.waiting import PATIENCE_SECONDS, wait_until
