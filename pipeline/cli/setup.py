@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -78,6 +79,8 @@ def _lines(found: "JobStatus", sync: str) -> list[tuple[str, str]]:
     if found.newest_quotas != found.quotas:
         quotas += f"; v{found.newest_quotas} is newer and not valid"
     held = count_text(found.held_users, found.held_clients)
+    if found.longest_broker_hold is not None:
+        held += f" by kquota, {_broker_hold_text(found.broker_held_clients, found.longest_broker_hold)}"
     if found.one_by_one:
         some = ", ".join(found.one_by_one[:_SHOWN]) + (" and others" if len(found.one_by_one) > _SHOWN else "")
         held += f"; of user {some} each client on its own: a row gives all or too many client-ids a sensor of their own"
@@ -92,6 +95,14 @@ def _lines(found: "JobStatus", sync: str) -> list[tuple[str, str]]:
         ("kafka", found.bootstrap_servers or "not given"),
         ("tables", found.tables),
     ]
+
+
+def _broker_hold_text(clients: int, longest: Mapping[str, str | None]) -> str:
+    from pipeline.dashboard.state import client_text
+    from pipeline.tables.throttles import count_text
+
+    who = client_text(longest["user"] or "", longest["client_id"])
+    return f"{count_text(0, clients)} by their brokers, longest {who}: {longest['held_by_brokers']}"
 
 
 def _nearest_text(found: "JobStatus") -> str:

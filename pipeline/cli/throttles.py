@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
-_RUNNING: Final = Layout(_COLUMNS, dropped_first=("W", "cause", "for"))
+_RUNNING: Final = Layout(
+    (*_COLUMNS, "held_by_brokers"), dropped_first=("W", "cause", "for", "decision", "O"), texts=("held_by_brokers",)
+)
 _RECENT: Final = Layout(
     ("at", "action", "client", *_COLUMNS[2:]), dropped_first=("W", "for", "decision", "O", "action")
 )
@@ -66,12 +68,13 @@ def list_(
     source: TablesSource,
     output: Output = "table",
 ) -> None:
-    """List who is held now; exits with 3 if there are none. `kquota throttles tail` follows the records.
+    """List who is held now, by kquota or by its brokers; exits with 3 if there are none.
 
     A throttle of all client-ids of a user has the client-id `*`; `-o wide` shows which are excepted. With --user and
-    --client-id it is listed, too, if it holds that client.
+    --client-id it is listed, too, if it holds that client. A client that only its brokers hold has no end and no
+    decision, and is left out with --type: they do not say for which quota. `kquota throttles tail` follows the records.
     """
-    from pipeline.tables.throttles import Wanted, recent_events, running_throttles
+    from pipeline.tables.throttles import Wanted, all_holds, recent_events
 
     since_ms = None if since is None else parse_instant("--since", since, wall_ms())
     wanted = Wanted(client.user, client.client_id, quota_type, since_ms)
@@ -79,17 +82,15 @@ def list_(
     root, min_hold_ms = settings.tables.root, settings.purgatory.min_hold_ms
     is_recent = everything or since is not None
 
-    if is_recent:
-        rows = recent_events(root, limit + 1, wanted)  # one more than is shown, to know whether there are more
-    else:
-        rows = running_throttles(root, wall_ms(), wanted, min_hold_ms)
+    # One record more than is shown, to know whether there are more.
+    rows = recent_events(root, limit + 1, wanted) if is_recent else all_holds(root, wall_ms(), wanted, min_hold_ms)
     _print(rows, output, limit if is_recent else None)
     if not rows:
         raise typer.Exit(NotFound.exit_code)
 
 
 def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
-    """Print records; `limit` is that of recent ones, None for running throttles."""
+    """Print records; `limit` is that of recent ones, None for those of `all_holds`."""
     print_rows(rows[:limit], output, _RUNNING if limit is None else _RECENT, shown=_shown)
     if limit is not None and len(rows) > limit:
         remark(f"the newest {limit} records; see more with --limit")
@@ -103,6 +104,8 @@ def shown_client_id(client_id: str | None) -> str:
 
 
 def _shown(row: "Row") -> "Row":
+    if row["decision_id"] is None:  # only its brokers hold it
+        return {**dict.fromkeys((*_COLUMNS, *_RECENT.columns)), **row}
     bound, quota_type = row["bound"], row["quota_type"]
     shown = {
         "at": clock_time(row["evaluated_at_ms"]),
@@ -218,7 +221,10 @@ def explain(
     from pipeline.replay.story import told
 
     settings = source.settings()
-    decision, of_client = _decision(settings.tables.root, first, client_id)
+    try:
+        decision, of_client = _decision(settings.tables.root, first, client_id)
+    except NotFound as exc:
+        raise _held_without_decision(settings.tables.root, first, client_id) or exc from exc
     found = told(settings, decision, wall_ms() if of_client else None, of_client)
     if is_table(output):
         facts = [f"  {name:<9} {text}" for name, text in found.facts]
@@ -228,6 +234,20 @@ def explain(
         say(*lines)
     else:
         print_rows([found.document], output)
+
+
+def _held_without_decision(root: str, first: str, client_id: str | None) -> NotFound | None:
+    """The error for a client that kquota never decided about, and that its brokers hold; None for any other."""
+    from pipeline.tables.rates import held_by_brokers
+
+    parts = first.split("/")
+    splits = [("/".join(parts[:place]), "/".join(parts[place:])) for place in range(1, len(parts))]
+    for user, name in splits if client_id is None else [(first, client_id)]:
+        by_brokers = held_by_brokers(root, user, None if name == "*" else name, wall_ms())
+        if by_brokers is not None:
+            message = f"{user}/{name} is not held by kquota, which has no decision of it; {by_brokers}"
+            return NotFound(message, f"see its use and its quota: {command_text('quotas', 'describe', '-o', 'wide')}")
+    return None
 
 
 _Found = tuple[dict[str, Any], tuple[str, str | None] | None]

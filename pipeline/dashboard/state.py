@@ -71,7 +71,7 @@ def verdict(now_ms: int, held: Sequence[Mapping[str, Any]], nearest: Sequence[Ma
     if first["mode"] != "enforce":
         return {"kind": "within", "text": f"no quota is enforced here, all are in shadow mode; nearest: {who}"}
     if first["share"] > 1:
-        return {"kind": "over", "text": f"no client is held; over its quota for a moment: {who}"}
+        return {"kind": "over", "text": f"kquota holds no client; over its quota for a moment: {who}"}
     text = f"all within their quotas; nearest: {who}"
     return {"kind": "near" if first["share"] >= NEAR else "within", "text": text}
 

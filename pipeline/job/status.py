@@ -20,7 +20,7 @@ from pipeline.tables.address import full_address, is_local, local_file
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.rates import read_rates
+from pipeline.tables.rates import broker_hold_text, broker_holds, read_rates
 from pipeline.tables.throttles import Held, running_throttles
 from quota.resolution import held_one_by_one
 from quota.units import age_text
@@ -270,6 +270,9 @@ class JobStatus:
         last_batch_quotas: The quota version it was decided with; None without a batch.
         quotas: The quota version in force: the newest valid one.
         newest_quotas: The newest version; another one than `quotas` if it is not valid.
+        held_users: How many users kquota holds, with all their client-ids; and `held_clients`, each on its own.
+        broker_held_clients: How many clients their brokers held for a second or more of the last minute.
+        longest_broker_hold: user, client_id and `held_by_brokers`, in words, of the one held longest; None without one.
         one_by_one: The users whose clients are held one by one: see `quota.resolution.held_one_by_one`.
         nearest: Of `Rates.nearest` the first one that is enforced, else the first one; None without rates.
         rates_at_ms: The instant of these rates, in event time; 0 before the first.
@@ -286,6 +289,8 @@ class JobStatus:
     mode: str
     held_users: int
     held_clients: int
+    broker_held_clients: int
+    longest_broker_hold: Mapping[str, str | None] | None
     one_by_one: Sequence[str]
     nearest: Mapping[str, Any] | None
     rates_at_ms: int
@@ -309,6 +314,14 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     )
     in_force = newest_valid(table, newest.version)
     held = Held(running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms))
+    by_brokers = broker_holds(root, now_ms)
+    longest = next(
+        (
+            {"user": user, "client_id": client_id, "held_by_brokers": broker_hold_text(held_seconds)}
+            for (user, client_id), held_seconds in by_brokers.items()
+        ),
+        None,
+    )
     nearest, rates_at_ms = read_rates(root, lambda rates: (rates.nearest(1), rates.as_of_ms))
     return JobStatus(
         job=settings.job,
@@ -321,6 +334,8 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         mode=newest.mode,
         held_users=held.counts[0],
         held_clients=held.counts[1],
+        broker_held_clients=len(by_brokers),
+        longest_broker_hold=longest,
         one_by_one=held_one_by_one(in_force),
         nearest=next((row for row in nearest if row["mode"] == "enforce"), next(iter(nearest), None)),
         rates_at_ms=rates_at_ms,

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from pipeline.errors import TableMissing
 from pipeline.tables.address import table_uri
 from pipeline.tables.opening import open_table, reading
-from pipeline.tables.port import TableUnreadable, parse_commit_note
+from pipeline.tables.port import Condition, TableUnreadable, parse_commit_note
 from pipeline.tables.queries import Row, StoredTable, predicates, rows_of
 
 NEAR: Final = 0.8
@@ -102,22 +102,42 @@ class Rates:
         return sorted(found, key=lambda row: (-row["share"], row["user"], row["client_id"], row["quota_type"]))
 
 
-def held_by_brokers(root: str, user: str, client_id: str | None, now_ms: int) -> str | None:
-    """How long the brokers themselves held a client in the last minute, in words.
+def broker_holds(
+    root: str, now_ms: int, user: str | None = None, client_id: str | None = None
+) -> dict[tuple[str, str], int]:
+    """For how many seconds of the last minute the brokers themselves held clients, the longest first.
 
-    None if they did not, for a second at least, or if that is not known: without the table, and when its rates are
-    older than a minute.
+    Clients that they held for less than a second are left out. Empty if it is not known: without the table, and when
+    its rates are older than a minute.
+
+    * `user`, `client_id`: Only clients with these names; None = any.
+    """
+    names = (("user", user), ("client_id", client_id))
+    wanted: list[Condition] = [(name, "=", value) for name, value in names if value is not None]
+    where = predicates([("broker_held_share", ">", 0.0), *wanted])
+    sql = (
+        'SELECT "user", client_id, max(broker_held_share) AS share FROM source '  # noqa: S608 - quoted by us
+        f'WHERE {where} AND "user" IS NOT NULL AND client_id IS NOT NULL GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2'
+    )
+    with suppress(TableMissing):
+        as_of_ms, rows = read_rates(root, lambda rates: (rates.as_of_ms, rates.rows(sql)))
+        if as_of_ms > now_ms - _MINUTE_MS:
+            held = {(row["user"], row["client_id"]): round(row["share"] * 60) for row in rows}
+            return {client: held_seconds for client, held_seconds in held.items() if held_seconds}
+    return {}
+
+
+def broker_hold_text(held_seconds: int) -> str | None:
+    """How long the brokers themselves held a client in the last minute, in words; None if they did not."""
+    return f"its brokers held it up to {held_seconds} s of the last minute" if held_seconds else None
+
+
+def held_by_brokers(root: str, user: str, client_id: str | None, now_ms: int) -> str | None:
+    """`broker_hold_text` of a client.
 
     * `client_id`: None = the client of the user that they held longest.
     """
-    where = predicates([("user", "=", user), *([] if client_id is None else [("client_id", "=", client_id)])])
-    sql = f"SELECT max(broker_held_share) AS share FROM source WHERE {where}"  # noqa: S608 - quoted by us
-    with suppress(TableMissing):
-        as_of_ms, (row,) = read_rates(root, lambda rates: (rates.as_of_ms, rates.rows(sql)))
-        held_seconds = round((row["share"] or 0.0) * 60)
-        if held_seconds and as_of_ms > now_ms - _MINUTE_MS:
-            return f"its brokers held it up to {held_seconds} s of the last minute"
-    return None
+    return broker_hold_text(max(broker_holds(root, now_ms, user, client_id).values(), default=0))
 
 
 def read_rates(root: str, read: Callable[[Rates], _T]) -> _T:

@@ -17,6 +17,7 @@ from pipeline.tables.queries import StoredTable, key_list, predicates, rows_of
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.rates import broker_hold_text, broker_holds
 from pipeline.tables.reading import last_throttles
 from quota.effective import resolved
 from quota.entity import QUOTA_TYPES, Level, entity_at
@@ -70,7 +71,7 @@ def newest_decision(root: str, user: str | None, client_id: str | None) -> dict[
     decisions = StoredTable(table_uri(root, "decisions"), DecisionRow)
     found = decisions.newest(["time_epoch", "evaluated_at_ms", "batch_id"], named(user, client_id))
     if found is None:
-        raise no_decision(root, "/".join([*filter(None, [user]), "*" if client_id is None else client_id]))
+        raise no_decision(root, "of " + "/".join([*filter(None, [user]), "*" if client_id is None else client_id]))
     return _of_user(decisions, found) or found
 
 
@@ -264,6 +265,38 @@ def running_throttles(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms:
     rows = rows_of(last_throttles(events, now_ms + 1, wanted.conditions()))
     held = [row for row in rows if counts(_since_ms(events, row, min_hold_ms), row["throttled_until_ms"], min_hold_ms)]
     return sorted(held, key=lambda row: (-row["throttled_until_ms"], row["publish_seq"]))
+
+
+def all_holds(root: str, now_ms: int, wanted: Wanted = ALL, min_hold_ms: int = 0) -> list[dict[str, Any]]:
+    """Who is held at `now_ms`: rows of `running_throttles`, then the clients that only their brokers hold.
+
+    Of these the one that was held longest comes first. Each row has `held_by_brokers`: how long its brokers held it,
+    in words; of a user, its client that they held longest. None = they did not, or it is not known. A client that
+    kquota does not hold has only that and its names: the columns of a record are None. Brokers do not say for which
+    quota, so no such client is of a wanted quota type.
+    """
+    running = running_throttles(root, now_ms, wanted, min_hold_ms)
+    by_brokers = broker_holds(root, now_ms, wanted.user, wanted.client_id)
+    if wanted.client_id is None or wanted.user is not None or not by_brokers:
+        held = Held(running)
+    else:  # also by their users
+        held = Held(running_throttles(root, now_ms, ALL, min_hold_ms))
+    found = []
+    for row in running:
+        of_row = (
+            held_seconds
+            for (user, client_id), held_seconds in by_brokers.items()
+            if user == row["user"] and row["client_id"] in {None, client_id}
+        )
+        found.append({**row, "held_by_brokers": broker_hold_text(max(of_row, default=0))})
+    if wanted.quota_type is None:
+        no_record = dict.fromkeys(ThrottleEventRow.model_fields)
+        found += [
+            {**no_record, "user": user, "client_id": client_id, "held_by_brokers": broker_hold_text(held_seconds)}
+            for (user, client_id), held_seconds in by_brokers.items()
+            if not held.by(user, client_id)
+        ]
+    return found
 
 
 def _since_ms(events: StoredTable, last: Mapping[str, Any], min_hold_ms: int) -> int:

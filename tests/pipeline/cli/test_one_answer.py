@@ -42,6 +42,7 @@ class Life:
         self.load = Load(folder, monkeypatch, seed)
         self.job = self.load.job
         self.random = random.Random(seed)
+        self._brokers_random = random.Random(seed)
         monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: self.job.clock.wall_ms * 1_000_000)
         self._config = folder / "kquota.toml"
         self._config.write_text(_toml(self.job.settings, folder))
@@ -63,6 +64,7 @@ class Life:
         for _ in range(self.random.randrange(2, 6)):
             if self.random.random() < 0.15:
                 self.load.edit(self.random.choice((0.5, 1.0, 2.0)))
+            self._brokers_hold()
             self.load.step(self.random.choice((0, 0, 0, 2_000)))
             self.reader.look(self.job.clock.wall_ms)
         if self.random.random() < 0.3:
@@ -76,6 +78,18 @@ class Life:
             self.lives_again()
         self.job.clock.advance(self.random.randrange(0, 900))
         return True
+
+    def _brokers_hold(self) -> None:
+        """The brokers themselves make some clients wait, offenders and others."""
+        for _ in range(self._brokers_random.randrange(3)):
+            event = {
+                "event_time_ms": self.job.clock.wall_ms,
+                "user": self._brokers_random.choice(("offender-1", "offender-2", "stock")),
+                "client_id": self._brokers_random.choice(("etl", "app")),
+                "broker_id": self._brokers_random.choice("12"),
+                "broker_throttle_ms": self._brokers_random.randrange(4_000),
+            }
+            self.job.send(json.dumps(event).encode())
 
     def lives_again(self) -> None:
         """The job starts again, and takes over what it finds."""
@@ -100,13 +114,16 @@ class Life:
     def facts(self) -> Iterator[tuple[str, Fact]]:
         """Every number that more than one answer may give, with who gives it."""
         self.feed.state = self.reader.look(self.job.clock.wall_ms)
-        listed = self.ask("throttles", "list")
+        every = self.ask("throttles", "list")
+        listed = [row for row in every if row["decision_id"] is not None]
         held = Held(listed)
         known = sorted((row["user"], row["client_id"]) for row in self.page("clients", limit=1_000)["clients"])
         clients = [client for client in known if held.by(*client)]
         free = [client for client in known if not held.by(*client)]
+        only_by_brokers = [(row["user"], row["client_id"]) for row in every if row["decision_id"] is None]
         users = sorted({(user, None) for user, client_id in held.targets if client_id is None})
         asked = [*self.random.sample(clients, min(len(clients), _ASKED_CLIENTS)), *users[:1], *free[:1]]
+        asked += [client for client in only_by_brokers[:2] if client not in asked]
         yield from (("list", fact) for fact in _of_list(listed))
         yield from (("status", fact) for fact in _of_status(self.ask("status")))
         yield from (("page now", fact) for fact in _of_summary(self.page("summary")))
@@ -121,6 +138,9 @@ class Life:
         yield from (("page quotas", fact) for fact in _of_quotas(self.page("quotas", limit=1_000)))
         for client in asked:
             yield "list", (("until", client), held.until_ms(*client))
+            by_brokers = [row["held_by_brokers"] for row in every if (row["user"], row["client_id"]) == client]
+            if by_brokers or not held.by(*client):  # else it is listed by its user
+                yield "list", (("by brokers", client), next(iter(by_brokers), None))
             yield from self._of_client(client, bool(held.by(*client)))
 
     def _of_client(self, client: tuple[str, str | None], is_held: bool) -> Iterator[tuple[str, Fact]]:
@@ -208,6 +228,7 @@ def _of_quotas(found: dict[str, Any]) -> Iterator[Fact]:
 
 def _of_explained(found: dict[str, Any], client: tuple[str, str | None]) -> Iterator[Fact]:
     events = found["events"]
+    yield ("by brokers", client), found["held_by_brokers"]
     yield ("decision told", client), found["decision"]["decision_id"]
     if found["held_until_ms"] is not None:
         yield ("until", client), found["held_until_ms"]
@@ -223,6 +244,7 @@ def _of_explained(found: dict[str, Any], client: tuple[str, str | None]) -> Iter
 def _of_client_view(found: dict[str, Any], client: tuple[str, str | None], is_held: bool) -> Iterator[Fact]:
     for row in found["throttled"]:
         yield from _of_record(row)
+    yield ("by brokers", client), found["held_by_brokers"]
     yield ("until", client), max((row["throttled_until_ms"] for row in found["throttled"]), default=None)
     targets = {(band["client_id"], band["client_id"] is None and band["quota_type"]) for band in found["bands"]}
     if len(targets) == 1:  # of several, explain tells the newest

@@ -119,6 +119,92 @@ def test_more_records_than_shown_are_told_and_another_quota_type_is_refused(even
         assert f"unknown quota type {given}; use {', '.join(QUOTA_TYPES)}" in answer.stderr
 
 
+BY_BROKERS = {("alice", "etl"): 12_000, ("alice", "late"): 20_000, ("bob", "app"): 57_000, ("bob", "short"): 400}
+"""For how many ms of the last minute brokers held clients. kquota holds alice/etl, and all of carol."""
+
+
+@pytest.fixture
+def held_by_both(tmp_path: Path) -> str:
+    now_ms = time.time_ns() // 1_000_000
+    one = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1e6}))
+    held_ms = {**BY_BROKERS, ("carol", "app"): 3_000}
+    used = [
+        usage_row(now_ms, user=user, client_id=client_id, produced_bytes=9, broker_throttle_ms=time_ms)
+        for (user, client_id), time_ms in held_ms.items()
+    ]
+    one.batch(used)
+    one.flush()
+    one.show_rates()
+    events = EventTable(tmp_path, epoch=9)
+    events.write(("etl", "throttle", now_ms, 10 * MINUTE_MS), **ALICE, quota_type=PRODUCER, observed=5.24e6)
+    events.write((None, "throttle", now_ms, 9 * MINUTE_MS), **{**ALICE, "user": "carol"}, quota_type=PRODUCER)
+    return one.root
+
+
+def brokers_text(held_seconds: int) -> str:
+    return f"its brokers held it up to {held_seconds} s of the last minute"
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ("", [("alice", "etl", 12), ("carol", None, 3), ("bob", "app", 57), ("alice", "late", 20)]),
+        ("--user bob", [("bob", "app", 57)]),
+        ("--client-id late", [("alice", "late", 20)]),
+        ("--client-id app", [("bob", "app", 57)]),  # carol is held with hers
+        ("--client-id app --user carol", [("carol", None, 3)]),
+        ("--type producer", [("alice", "etl", 12), ("carol", None, 3)]),
+        ("--user dave", []),
+    ],
+)
+def test_clients_that_only_their_brokers_hold_are_listed_after_those_that_kquota_holds(
+    flags: str, found: list[tuple[str, str | None, int]], held_by_both: str
+) -> None:
+    answer = kquota("throttles", "list", *flags.split(), "-o", "json", "--tables", held_by_both)
+    rows = json.loads(answer.stdout)
+    shown = [(row["user"], row["client_id"], row["held_by_brokers"]) for row in rows]
+    assert shown == [(user, client_id, brokers_text(held_seconds)) for user, client_id, held_seconds in found]
+    assert {tuple(row) for row in rows} <= {(*ThrottleEventRow.model_fields, "held_by_brokers")}, "one shape"
+    by_kquota = {(row["user"], row["client_id"]) for row in rows if row["throttled_until_ms"] is not None}
+    assert by_kquota <= {("alice", "etl"), ("carol", None)}
+    assert answer.exit_code == (0 if found else 3)
+
+
+def test_list_explain_and_status_say_in_the_same_words_who_holds_a_client(held_by_both: str) -> None:
+    def told(*words: str) -> Answer:
+        return kquota(*words, "--tables", held_by_both)
+
+    header, *lines = told("throttles", "list", "--user", "bob").stdout.splitlines()
+    assert header.split()[-3:] == ["held", "by", "brokers"], "columns without a value go first"
+    assert [line.split(maxsplit=2) for line in lines] == [["bob", "app", brokers_text(57)]]
+    lines = told("throttles", "list").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    wide = told("throttles", "list", "-o", "wide").stdout.splitlines()[1:]
+    assert [line.split()[:2] for line in wide] == [["alice", "etl"], ["carol", "*"], ["bob", "app"], ["alice", "late"]]
+    explained = told("throttles", "explain", "bob/app")
+    assert (explained.exit_code, explained.stdout) == (3, "")
+    by_brokers = f"bob/app is not held by kquota, which has no decision of it; {brokers_text(57)}. Fix: "
+    assert explained.stderr.startswith(f"kquota: {by_brokers}")
+    assert told("throttles", "explain", "bob", "app").stderr == explained.stderr
+    held = next(line for line in told("status").stdout.splitlines() if line.startswith("held"))
+    assert (
+        held
+        == f"held    1 user and 1 client by kquota, 4 clients by their brokers, longest bob/app: {brokers_text(57)}"
+    )
+    found = json.loads(told("status", "-o", "json").stdout)
+    assert found["broker_held_clients"] == 4
+    assert found["longest_broker_hold"] == {"user": "bob", "client_id": "app", "held_by_brokers": brokers_text(57)}
+
+
+@pytest.mark.parametrize(("age_ms", "exit_code"), [(59_000, 0), (61_000, 3)])
+def test_what_brokers_held_more_than_a_minute_ago_is_no_hold_of_now(
+    age_ms: int, exit_code: int, held_by_both: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = time.time_ns() // 1_000_000 + age_ms
+    monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: now_ms * 1_000_000)
+    assert kquota("throttles", "list", "--user", "bob", "--tables", held_by_both).exit_code == exit_code
+
+
 COMMAND = [sys.executable, "-m", "pipeline.cli.main", "throttles", "tail"]
 
 

@@ -69,7 +69,7 @@ EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
         ([], [EXPORTER], "near", "all within their quotas; nearest: erp/exporter 99 %"),
         ([], [rate("exporter", 0.5)], "within", "all within their quotas; nearest: erp/exporter 50 %"),
         ([], [SHADOW, EXPORTER], "near", "all within their quotas; nearest: erp/exporter 99 %"),
-        ([], [rate("x", 1.3)], "over", "no client is held; over its quota for a moment: erp/x 130 %"),
+        ([], [rate("x", 1.3)], "over", "kquota holds no client; over its quota for a moment: erp/x 130 %"),
         ([], [SHADOW], "within",
          "no quota is enforced here, all are in shadow mode; nearest: erp/train 180 %"),
         ([], [], "none", "no client used anything under a quota lately"),
