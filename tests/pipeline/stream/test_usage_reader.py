@@ -57,7 +57,7 @@ def deep(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
 NO_INTEGER = "'produced_bytes' must be a JSON integer"
 TOO_LARGE = f"'produced_bytes' must be at most {LARGEST}"
 HALF = "'user' must be Unicode text, without lone surrogates"
-# The table of docs/design.md, "What a usage message is": each odd thing that JSON may hold, and what becomes of it.
+# The table of docs/meter.md, "What a usage message is": each odd thing that JSON may hold, and what becomes of it.
 ODDITIES = {
     "-0 is 0": (size(b"-0"), 0),
     "1.0 is no integer": (size(b"1.0"), NO_INTEGER),

@@ -1,7 +1,7 @@
 """What a usage message holds, by another reading than the job's: a parser of RFC 8259 for bytes, and `UsageEvent`.
 
 It shares no code with `pipeline.stream.usage_reader`, and uses neither `json` nor msgspec. The rules are those of
-docs/design.md, "What a usage message is".
+docs/meter.md, "What a usage message is".
 """
 
 import re
