@@ -18,7 +18,7 @@ PAGE: Final = DOCS / "measured.md"
 README: Final = DOCS.parent / "README.md"
 MARKS: Final = ("<!-- proof: written by `python -m bench --proof` -->", "<!-- proof end -->")
 
-_MACHINE: Final = re.compile(r"\d+ cores, [^\n]*?(Python [\d.]+), ((?:Open)?(?:Java|JDK) [\d.]+), (20\d\d-\d\d-\d\d)")
+_DAY: Final = re.compile(r"\d+ cores, [^\n]*?Python [\d.]+, (?:Open)?(?:Java|JDK) [\d.]+, (20\d\d-\d\d-\d\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +155,25 @@ CLAIMS: Final = (
 )
 
 
-def cells(claim: Claim) -> tuple[str, str, str, str, str, str]:
-    """Claim, figure, command, date, Java, what would refute it."""
+def cells(claim: Claim) -> tuple[str, str, str, str, str]:
+    """Claim, figure, command, day, what would refute it."""
     page = (DOCS / claim.page).read_text(encoding="utf-8")
     figure = claim.figure(page)
-    _, java, day = _MACHINE.findall(page)[0]
+    day = _DAY.findall(page)[0]
     command = claim.command or re.findall(r"^Written by `(.+?)` at commit", page, re.MULTILINE)[0]
-    return claim.what, f"[{figure}]({claim.page})", f"`{command}`", day, java, claim.refuted
+    return claim.what, f"[{figure}]({claim.page})", f"`{command}`", day, claim.refuted
 
 
 def page_table() -> str:
     """The table of docs/measured.md: every claim."""
-    return table(["claim", "figure", "command", "day", "Java", "refuted by"], list(map(cells, CLAIMS)))
+    return table(["claim", "figure", "command", "day", "refuted by"], list(map(cells, CLAIMS)))
 
 
 def readme_table() -> str:
     """The table of README.md."""
     of_readme = (cells(claim) for claim in CLAIMS if claim.is_in_readme)
-    rows = [[what, figure.replace("](", "](docs/"), f"{day}, {java}"] for what, figure, _, day, java, _ in of_readme]
-    return table(["what", "measured", "day, Java"], rows)
+    rows = [[what, figure.replace("](", "](docs/"), day] for what, figure, _, day, _ in of_readme]
+    return table(["what", "measured", "day"], rows)
 
 
 def write() -> None:
