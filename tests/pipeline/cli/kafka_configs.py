@@ -42,7 +42,7 @@ _COMMAS: Final = (",", ",", ",", ", ", ",,")
 def line_of_chance(chance: Random, user: str, client_id: str) -> list[str]:
     """A command line that edits the quota of a user, of a client-id or of a pair; about half of them are refused.
 
-    It has nothing of the table of differences in docs/quotas.md.
+    It has nothing of the list of differences in docs/quotas.md.
     """
 
     def text(pieces: Sequence[str]) -> str:
