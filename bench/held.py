@@ -28,9 +28,9 @@ from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.demo.broker import WARM_JAVA, BrokerOptions, EmbeddedBroker
 from pipeline.errors import ClusterUnreachable
 from pipeline.settings.model import Settings
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.port import table_uri
 from pipeline.throttle.assembly import HandSetClock, assemble
 from pipeline.throttle.publisher import Outbox, Publisher, ThrottleTopic
 from pipeline.throttle.topic import KafkaThrottleTopic

@@ -19,8 +19,8 @@ from typing import Final
 from bench.machine import CpuMeter, arguments, memory_mb, tree
 from bench.pages import percentiles, row, table
 from bench.stage import Prober, probe_quotas, staged
-from pipeline.tables.address import table_uri
-from pipeline.tables.reading import read_table
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import read_table
 
 _EVENTS_PER_MESSAGE: Final = 100
 

@@ -27,8 +27,8 @@ from pipeline.clock import wall_ms
 from pipeline.demo.folder import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS, DemoClient
 from pipeline.gate.waiting_room import ThrottleState
 from pipeline.settings.model import Settings
-from pipeline.tables.address import table_uri
 from pipeline.tables.layout import create_missing
+from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange, altered
 from pipeline.tables.quotas.files import to_document
 from pipeline.tables.quotas.table import QuotaTable, local_audit

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from schemas.arrow import arrow_schema, conform
     from schemas.columns import json_schema
-    from schemas.errors import RowsDoNotFit, SchemaError, UnreadableRecord
-    from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC, ClientKey, QuotaType
+    from schemas.names import (
+        MARKER_TOPIC,
+        THROTTLE_TOPIC,
+        USAGE_TOPIC,
+        ClientKey,
+        QuotaType,
+        RowsDoNotFit,
+        SchemaError,
+        UnreadableRecord,
+    )
     from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, SensorStateRow
     from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, ThrottleRecord
     from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
@@ -28,12 +36,14 @@ __all__ = [
 _MODULES = {
     "arrow": ("arrow_schema", "conform"),
     "columns": ("json_schema",),
-    "errors": ("RowsDoNotFit", "SchemaError", "UnreadableRecord"),
-    "names": ("ClientKey", "MARKER_TOPIC", "QuotaType", "THROTTLE_TOPIC", "USAGE_TOPIC"),
+    "names": (
+        "ClientKey", "MARKER_TOPIC", "QuotaType", "RowsDoNotFit", "SchemaError", "THROTTLE_TOPIC", "USAGE_TOPIC",
+        "UnreadableRecord",
+    ),
     "rows": ("BatchRow", "BrokerQuotaRow", "DeadLetterRow", "DecisionRow", "QuotaRow", "SensorStateRow"),
     "throttle_record": ("ThrottleByMinuteRow", "ThrottleEventRow", "ThrottleRecord"),
     "usage": ("UsageByMinuteRow", "UsageBySecondRow", "UsageEvent", "UsageRow"),
-}
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

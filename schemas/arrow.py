@@ -6,7 +6,7 @@ import pyarrow as pa
 from pydantic import BaseModel
 
 from schemas.columns import columns
-from schemas.errors import RowsDoNotFit
+from schemas.names import RowsDoNotFit
 
 if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
     from typing import TypeAlias

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from schemas.errors import UnsupportedFieldType
-from schemas.names import QuotaType
+from schemas.names import QuotaType, UnsupportedFieldType
 
 # The names of Arrow. All integers have 64 bits, so a column never needs a wider type later. Plain Delta could not give
 # it one.

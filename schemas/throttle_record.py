@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import to_json
 
 from schemas import columns as c
-from schemas.errors import UnreadableRecord
+from schemas.names import UnreadableRecord
 
 Action = Annotated[Literal["throttle", "release"], c.Unit("action")]
 Cause = Annotated[

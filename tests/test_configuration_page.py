@@ -6,8 +6,7 @@ from pathlib import Path
 
 from deploy.site.hook import ROOT, with_tables
 from pipeline.failpoints import FAILPOINTS
-from pipeline.settings.loading import OTHER_VARIABLES, load_settings, origins, variable_of
-from pipeline.settings.model import Settings
+from pipeline.settings.model import OTHER_VARIABLES, Settings, load_settings, origins, variable_of
 from tests.pages.blocks import blocks_of
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")

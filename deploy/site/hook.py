@@ -216,7 +216,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 TABLES: Final = {
     "settings": settings_tables,
     "variables": lambda: _table(
-        "variable | meaning", _literal("pipeline/settings/loading.py", "OTHER_VARIABLES").items()
+        "variable | meaning", _literal("pipeline/settings/model.py", "OTHER_VARIABLES").items()
     ),
     "failpoints": lambda: _table("name | the job dies when", _literal("pipeline/failpoints.py", "FAILPOINTS").items()),
     "views": views_table,

@@ -23,8 +23,8 @@ from pipeline.command_line import command_text
 from pipeline.errors import ClusterUnreachable, PipelineError, first_line
 from pipeline.process import Background, ProcessLock
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable, running_sync, state_of, sync_lock_file, trim_changes
+from pipeline.tables.port import table_uri
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable

@@ -18,8 +18,7 @@ from pipeline.cli.output import FORMATS, format_option
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.errors import UsageError
-from pipeline.settings.loading import load_settings
-from pipeline.settings.model import Settings
+from pipeline.settings.model import Settings, load_settings
 from pipeline.tables.object_store import reach_with
 from quota.entity import QUOTA_TYPES
 from quota.units import age_text

@@ -301,7 +301,7 @@ def _print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_cl
     clients: list[dict[str, Any]] = []
     warnings: list[str] = []
     if with_clients:
-        from pipeline.replay.edit_impact import impact_of
+        from pipeline.replay.what_if import impact_of
 
         clients, warnings = impact_of(edit, settings)
     if not is_table(output):

@@ -28,7 +28,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import NotFound, Refused
 from pipeline.log import set_up_logging
 from pipeline.settings.model import Settings
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.files import to_document
 from quota.entity import DEFAULT, QUOTA_TYPES, label, may_apply
 from quota.units import age_text, bound_text, rate_text
@@ -186,9 +186,9 @@ def effective(
     """
     from pipeline.replay.story import on_brokers_line, on_brokers_row
     from pipeline.tables.broker_quotas import enforced_for
+    from pipeline.tables.queries import live_clients
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.tables.quotas.table import QuotaTable
-    from pipeline.tables.reading import live_clients
     from quota.effective import effective as resolved
 
     refuse_empty("USER", [user])

@@ -21,7 +21,7 @@ from pipeline.command_line import JOB, RUN_DIR, carry, path_text
 from pipeline.demo.folder import DemoFolder
 from pipeline.log import set_up_logging
 from pipeline.process import free_ports, is_free
-from pipeline.settings.loading import load_settings
+from pipeline.settings.model import load_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ def dashboard(
     Reads the Delta tables and nothing else: no Kafka, no JVM, nothing from elsewhere.
     Prints the page's address when it answers. Runs until SIGTERM or Ctrl-C.
     """
-    from pipeline.dashboard.http import TOKEN_VARIABLE, DashboardServer
+    from pipeline.dashboard.views import TOKEN_VARIABLE, DashboardServer
     from pipeline.job.status import signs_of
     from pipeline.web import Listen, read_token
 
@@ -134,7 +134,7 @@ MOST_LINES: Final = 200
 
 def log_throttles(written: "pa.Table", quota_version: int) -> None:
     """Write one log line for each published record; of more than `MOST_LINES` the first ones, and how many follow."""
-    from pipeline.throttle.explain import line_with_command
+    from pipeline.replay.story import line_with_command
 
     if not log.isEnabledFor(logging.INFO):
         return

@@ -14,9 +14,8 @@ from pipeline.cli.quotas import read_in_force
 from pipeline.clock import wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError
-from pipeline.settings.loading import flat, origins
-from pipeline.settings.model import Settings
-from pipeline.tables.address import full_address, table_uri
+from pipeline.settings.model import Settings, flat, origins
+from pipeline.tables.port import full_address, table_uri
 from quota.entity import label
 
 if TYPE_CHECKING:

@@ -189,7 +189,7 @@ def _follow(topic: "ThrottleTail", show: "Callable[[ThrottleRecord], None]") -> 
 
 
 def _line(record: "ThrottleRecord") -> str:
-    from pipeline.throttle.explain import line_of_record
+    from pipeline.replay.story import line_of_record
 
     return f"{clock_time(record.written_ms)}  {line_of_record(record)}"
 

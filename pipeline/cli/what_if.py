@@ -20,12 +20,12 @@ from schemas.names import ClientKey
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pipeline.replay.report import Totals
     from pipeline.replay.request import ReplayRequest
     from pipeline.replay.simulation import ClientStory
+    from pipeline.replay.story import Row as Record
     from pipeline.replay.usage_batches import ReplayResult
     from pipeline.replay.usage_batches import Source as UsageTable
-    from pipeline.throttle.explain import Row as Record
+    from pipeline.replay.what_if import Totals
 
 
 _SOURCES = {"usage_by_second": "one evaluation per second", "usage": "the exact batches"}
@@ -59,8 +59,8 @@ def what_if(
     happened is from what happened; above 5 % it is unsure. Usage is replayed as it was stored: clients that were
     throttled at the time sent less than they wanted to.
     """
-    from pipeline.replay.report import FailCondition, compare, failures, to_document, totals_of
     from pipeline.replay.usage_batches import recorded_outcomes
+    from pipeline.replay.what_if import FailCondition, compare, failures, to_document, totals_of
 
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
     settings = source.settings()
@@ -137,7 +137,7 @@ def _request(settings: "Settings", since_ms: int, until_ms: int, candidate: "Quo
 
 
 def _replay(request: "ReplayRequest") -> "list[ReplayResult]":
-    from pipeline.replay.run import run
+    from pipeline.replay.what_if import run
 
     with progress_bar("replaying usage") as progress:
         return run(request, progress)
@@ -205,7 +205,7 @@ def simulate(
     same files give the same answer everywhere.
     """
     from pipeline.replay.simulation import Simulation, batches_of_usage
-    from pipeline.throttle.explain import line_of
+    from pipeline.replay.story import line_of
 
     if scope not in {"cluster", "broker"}:
         message = f"unknown scope {scope}; use cluster or broker"

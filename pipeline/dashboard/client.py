@@ -15,12 +15,10 @@ import pyarrow as pa
 from pipeline.dashboard.reader import TablesReader, client_of, names_table
 from pipeline.dashboard.state import State, picked, throttled_row
 from pipeline.replay.story import on_brokers_line, on_brokers_row
-from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import enforced_for
-from pipeline.tables.port import Condition
-from pipeline.tables.queries import StoredTable, column_list, predicates
+from pipeline.tables.port import Condition, table_uri
+from pipeline.tables.queries import StoredTable, clients_seen, column_list, predicates
 from pipeline.tables.rates import held_by_brokers, read_rates
-from pipeline.tables.reading import clients_seen
 from pipeline.tables.throttles import named
 from quota.effective import Effective, effective
 from quota.entity import QUOTA_TYPES, REQUEST

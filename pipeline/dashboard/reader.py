@@ -19,9 +19,8 @@ from pipeline.errors import PipelineError, TableMissing, Unreachable
 from pipeline.job.status import JobSigns, health, stalled_after_ms
 from pipeline.process import Background
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.opening import open_table
-from pipeline.tables.port import Condition
+from pipeline.tables.port import Condition, is_local, table_uri
 from pipeline.tables.queries import Row, StoredTable, newest_batch_under, rows_of
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable

@@ -18,7 +18,7 @@ from kafka.errors import KafkaError, TopicAuthorizationFailedError
 from pipeline.cluster.acls import Acl, PermissionMissing
 from pipeline.cluster.connecting import open_client, permission_missing, topic_missing
 from pipeline.errors import PipelineError, first_line
-from schemas.errors import UnreadableRecord
+from schemas.names import UnreadableRecord
 from schemas.throttle_record import Target, ThrottleRecord
 
 # The reader: from the start of the topic, committed records only, with partitions that are added later.

@@ -14,8 +14,7 @@ from pipeline.brokers.running import sync_findings
 from pipeline.clock import wall_ms
 from pipeline.cluster.acls import PermissionMissing, acls_of
 from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, refuse_unpermitted
-from pipeline.cluster.topic_ids import refuse_other_throttle_topics, topic_ids
-from pipeline.cluster.topics import check_topics, resource_names, wanted_topics
+from pipeline.cluster.topics import check_topics, refuse_other_throttle_topics, resource_names, topic_ids, wanted_topics
 from pipeline.command_line import command_text
 from pipeline.errors import PipelineError, TableMissing, Unreachable
 from pipeline.job.job_run import refuse_other_messages
@@ -25,19 +24,17 @@ from pipeline.jvm.java import CHOSEN, find_java
 from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import Settings
-from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import Checkpoint, CheckpointFiles, spans_and_newest
+from pipeline.stream.job_tables import BatchFacts
 from pipeline.stream.recovery import newest_stored
 from pipeline.stream.session import jar_sets
-from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, changes_of_others, owner_of
 from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
-from pipeline.tables.port import Condition, TableUnreadable, tables_of_another_job
-from pipeline.tables.queries import newest_batch_under
+from pipeline.tables.port import Condition, TableUnreadable, is_local, table_uri, tables_of_another_job
+from pipeline.tables.queries import newest_batch_under, read_table, recent_usage
 from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reading import read_table, recent_usage
 from pipeline.throttle.publisher import refuse_other_tables
 from pipeline.throttle.topic import KafkaThrottleTopic
 from quota.errors import InvalidQuotas

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.clock import Clock
 from pipeline.cluster.connecting import ClusterAccess
-from pipeline.cluster.topic_ids import (
+from pipeline.cluster.topics import (
     Ids,
     JobTopics,
     TopicIds,
@@ -38,17 +38,15 @@ from pipeline.stream.checkpoint import (
     spans_and_newest,
     starting_offsets,
 )
-from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RatesTable, RollUps
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.query import UsageQuery, most_messages, read_usage_topic
+from pipeline.stream.query import Collector, UsageQuery, most_messages, read_usage_topic
 from pipeline.stream.recovery import Recovered, rebuild
 from pipeline.stream.usage_columns import ReadingRules
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import claim_tables
 from pipeline.tables.object_store import scheme_of
-from pipeline.tables.port import TableWriter
+from pipeline.tables.port import TableWriter, table_uri
 from pipeline.tables.queries import StoredTable, newest_value
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable

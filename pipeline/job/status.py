@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from pipeline.command_line import command_text
 from pipeline.process import ProcessLock, holder_of
 from pipeline.settings.model import Settings
-from pipeline.tables.address import full_address, is_local, local_file
+from pipeline.tables.port import full_address, is_local, local_file
 from pipeline.tables.queries import newest_batch_under
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import QuotaTable

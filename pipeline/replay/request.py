@@ -12,10 +12,8 @@ import pyarrow.compute as pc
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.tables.address import table_uri
-from pipeline.tables.port import TARGET, Condition
-from pipeline.tables.queries import StoredTable, rows_of
-from pipeline.tables.reading import TimeSlices, read_table
+from pipeline.tables.port import TARGET, Condition, table_uri
+from pipeline.tables.queries import StoredTable, TimeSlices, read_table, rows_of
 from quota.engine import Scope
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS

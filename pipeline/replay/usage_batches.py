@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.tables.address import table_uri
-from pipeline.tables.reading import TimeSlices
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import TimeSlices
 from quota.arrays import Ids, Ints
 from quota.entity import REQUEST
 from quota.replay import Evaluation, in_batches

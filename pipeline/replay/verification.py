@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from pipeline.clock import Moment
 from pipeline.replay.request import usage_not_kept
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.tables.address import table_uri
-from pipeline.tables.queries import rows_of
-from pipeline.tables.reading import TimeSlices, read_table
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import TimeSlices, read_table, rows_of
 from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.decider import Decider
 from quota.engine import Scope

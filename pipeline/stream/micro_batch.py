@@ -27,13 +27,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from pipeline.clock import Clock, Moment
-from pipeline.cluster.topic_ids import JobTopics
+from pipeline.cluster.topics import JobTopics
 from pipeline.failpoints import failpoint
 from pipeline.settings.model import Settings
-from pipeline.stream.batch_facts import BatchFacts, Gap, gap_of
 from pipeline.stream.checkpoint import OffsetLog, OffsetRange
-from pipeline.stream.collect import Collector
-from pipeline.stream.job_tables import JobTables, Outcome
+from pipeline.stream.job_tables import BatchFacts, Gap, JobTables, Outcome, gap_of
+from pipeline.stream.query import Collector
 from pipeline.stream.recovery import Recovered
 from pipeline.stream.usage_columns import (
     MOST_NEW_NAMES,

@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from pipeline.clock import Clock, Moment
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.stream.batch_facts import BatchFacts
-from pipeline.stream.job_tables import JobTables, Outcome
+from pipeline.stream.job_tables import BatchFacts, JobTables, Outcome
 from pipeline.tables.port import TableWriter
 from pipeline.tables.queries import newest_batch
 from pipeline.tables.quotas.source import QuotaSource

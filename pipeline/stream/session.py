@@ -34,7 +34,7 @@ from pipeline.errors import MasterUnreachable, PipelineError, UsageError
 from pipeline.jvm.jars import pyspark_jars_folder, spark_jars
 from pipeline.jvm.java import archive_options, find_java
 from pipeline.settings.model import Settings, SparkSettings
-from pipeline.stream.collect import collect_on_driver
+from pipeline.stream.query import collect_on_driver
 from pipeline.stream.usage_columns import ReadingRules
 from pipeline.tables.object_store import S3_SCHEMES, hadoop_settings, scheme_of
 

@@ -16,11 +16,18 @@ from deltalake import DeltaTable
 from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, UsageError
-from pipeline.tables.address import QUOTAS, full_address, is_local, table_uri
 from pipeline.tables.delta_rs import NO_CLEANING, append_only, committed, keep_on_disk, writing
 from pipeline.tables.object_store import delta_rs_options, refuse_unfit
 from pipeline.tables.opening import columns_of_others, open_table, unfit_features, unwritable
-from pipeline.tables.port import UNDO_OTHERS, TableOfAnotherBuild, tables_of_another_job
+from pipeline.tables.port import (
+    QUOTAS,
+    UNDO_OTHERS,
+    TableOfAnotherBuild,
+    full_address,
+    is_local,
+    table_uri,
+    tables_of_another_job,
+)
 from schemas.arrow import arrow_schema
 from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, RatesRow, SensorStateRow
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow

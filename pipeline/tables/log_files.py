@@ -17,7 +17,7 @@ from shlex import quote
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from pipeline.tables.address import creating, is_local
+from pipeline.tables.port import creating, is_local
 
 _VERSION: Final = re.compile(r"\.?(\d{20})\.")
 _CHECKPOINT: Final = re.compile(r"\d{20}\.checkpoint\.")

@@ -13,10 +13,9 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pydantic import BaseModel
 
 from pipeline.errors import Conflict, first_line
-from pipeline.tables.address import creating_elsewhere, table_missing
 from pipeline.tables.log_files import LogFiles
 from pipeline.tables.object_store import delta_rs_options
-from pipeline.tables.port import UNDO_OTHERS, TableUnreadable
+from pipeline.tables.port import UNDO_OTHERS, TableUnreadable, creating_elsewhere, table_missing
 
 _NO_SUCH_VERSION: Final = ("LogSegment end version", "No table metadata or protocol found in delta log")
 # delta-rs prints each cause of an error of a store on a line of its own, with an arrow in colour.

@@ -5,9 +5,8 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from pipeline.errors import TableMissing
-from pipeline.tables.address import table_uri
 from pipeline.tables.opening import open_table, reading
-from pipeline.tables.port import Condition, TableUnreadable, parse_commit_note
+from pipeline.tables.port import Condition, TableUnreadable, parse_commit_note, table_uri
 from pipeline.tables.queries import Row, StoredTable, predicates, rows_of
 
 NEAR: Final = 0.8

@@ -11,14 +11,12 @@ import pyarrow as pa
 
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, TableMissing, UsageError
-from pipeline.tables.address import table_uri
-from pipeline.tables.port import TARGET, Condition
-from pipeline.tables.queries import StoredTable, key_list, predicates, rows_of
+from pipeline.tables.port import TARGET, Condition, table_uri
+from pipeline.tables.queries import StoredTable, key_list, last_throttles, predicates, rows_of
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import broker_hold_text, broker_holds
-from pipeline.tables.reading import last_throttles
 from quota.effective import resolved
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from quota.throttle_time import SOON, TIMES_SOON

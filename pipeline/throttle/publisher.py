@@ -81,7 +81,7 @@ class Outbox:
         Its row may be gone: rows are kept for a time only, the number is never given again. Throttles that ended a day
         before the last record was written are left out: they are over.
         """
-        from pipeline.tables.reading import last_throttles  # noqa: PLC0415 - loads delta-rs
+        from pipeline.tables.queries import last_throttles  # noqa: PLC0415 - loads delta-rs
 
         recorded = self._table.recorded_version(self._app_id)
         stored = self._table.newest_value("publish_seq")

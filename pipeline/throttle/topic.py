@@ -19,7 +19,7 @@ from pipeline.cluster.transactions import RETRIED, Mark, MarkedTransactions, det
 from pipeline.errors import ClusterUnreachable
 from pipeline.settings.model import Settings
 from pipeline.throttle.publisher import Marker, TopicEnd
-from schemas.errors import UnreadableRecord
+from schemas.names import UnreadableRecord
 from schemas.throttle_record import JOB_HEADER, MESSAGE_COLUMNS, ThrottleRecord, message_of
 
 # The throttle topic on a real broker, through kafka-python's transactional producer.

@@ -3,7 +3,7 @@
 An *entry* is one value at one quota entity and type, the same on every broker.
 
 * A row that names a user, a client-id or a pair has one sensor, whoever its clients are. In cluster scope its entry is
-  the level (`quota.broker_levels.level_control`), from T / n to T.
+  the level (`quota.broker_levels.levels`), from T / n to T.
 * A row of a default has as many sensors as there are clients without a row of their own. They all stand under one
   value, so it stays at T. A sensor that is over T on all brokers together can get an entry of its own, see below.
 * In broker scope (mirror mode) every entry is T.

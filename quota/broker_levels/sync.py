@@ -33,11 +33,10 @@ from quota.broker_levels.entries import (
     as_brokers_take,
     broker_entries,
 )
-from quota.broker_levels.level_control import NEVER_MS, Cause
-from quota.broker_levels.levels import EntityLevels, LevelMove
+from quota.broker_levels.levels import NEVER_MS, EntityLevels, LevelMove
 from quota.broker_levels.metering import metering_entries
 from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS, BrokerUsage
-from quota.broker_levels.writes import EDITED, BrokerHoldings, Change, Drift, Owned, WriteRetries
+from quota.broker_levels.writes import EDITED, BrokerHoldings, Cause, Change, Drift, Owned, WriteRetries
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 

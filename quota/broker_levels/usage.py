@@ -6,7 +6,7 @@ none.
 
 The usage comes late, by a second or two, and in sample windows that begin at multiples of w; those of a broker begin
 with the first event. So O agrees with the broker's own within one sample window, and
-`quota.broker_levels.level_control` allows for that.
+`quota.broker_levels.levels` allows for that.
 """
 
 from collections.abc import Sequence

@@ -6,11 +6,22 @@ there until it has given back what stood there before.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final, TypeVar
 
 from quota.broker_levels.entries import BrokerEntry, EntryKey, EntryKind, Refusal, is_metering
-from quota.broker_levels.level_control import Cause
+
+
+class Cause(IntEnum):
+    """Why a level is what it is now."""
+
+    KEPT = 0
+    TOGETHER_ABOVE = 1
+    ROOM_LEFT = 2
+    QUIET = 3
+    QUIET_OFFENDER = 4
+    OUT_OF_RANGE = 5
+
 
 ADDED: Final = "added"
 EDITED: Final = "edited"

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from pipeline.cli.main import app
 from pipeline.job.job_run import places_on_one_node
-from pipeline.settings.loading import load_settings, unknown_variables
+from pipeline.settings.model import load_settings, unknown_variables
 from tests.deploy.commands import (
     BASE,
     DEPLOY,

@@ -16,12 +16,12 @@ import pytest
 
 from pipeline.clock import wall_ms
 from pipeline.settings.model import EngineSettings
-from pipeline.stream.collect import Collector
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB
+from pipeline.stream.query import Collector
 from pipeline.stream.usage_columns import CollectedBatch
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.history import versions
-from pipeline.tables.reading import read_table
 from pipeline.tables.throttles import Held, running_throttles
 from pipeline.tables.upkeep import clean, compact
 from quota.engine import QuotaEngine

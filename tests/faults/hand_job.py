@@ -20,7 +20,7 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline import failpoints
-from pipeline.cluster.topic_ids import JobTopics
+from pipeline.cluster.topics import JobTopics
 from pipeline.errors import ClusterUnreachable
 from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached, failpoint
 from pipeline.job.job_run import take_over
@@ -38,14 +38,13 @@ from pipeline.stream.checkpoint import OffsetRange
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RatesTable
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
 from pipeline.stream.usage_columns import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.port import TableWriter
+from pipeline.tables.port import TableWriter, table_uri
+from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.reading import read_table
 from pipeline.throttle.assembly import assemble
 from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import Marker, Publisher

@@ -17,11 +17,10 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.process import kill, spawn, terminate
-from pipeline.settings.loading import load_settings
-from pipeline.settings.model import Settings
-from pipeline.tables.address import table_uri
+from pipeline.settings.model import Settings, load_settings
 from pipeline.tables.layout import create_missing
-from pipeline.tables.reading import read_table
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import read_table
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

@@ -21,7 +21,7 @@ import pytest
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.demo.folder import DEMO_CLIENTS, STOCK_CLIENTS
 from pipeline.process import terminate
-from pipeline.tables.reading import read_table
+from pipeline.tables.queries import read_table
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

@@ -101,7 +101,7 @@ import sys
 from pathlib import Path
 from threading import Event
 from pipeline.settings.model import Settings, SparkSettings
-from pipeline.stream.collect import collect_on_executors
+from pipeline.stream.query import collect_on_executors
 from pipeline.errors import Unreachable
 from pipeline.stream.session import SparkStarter
 from pipeline.stream.usage_columns import ReadingRules

@@ -6,7 +6,7 @@ from tests.mutations.planting import Defect
 
 _SYNC: Final = "tests/quota/test_broker_sync.py"
 _ENTRIES: Final = "tests/quota/test_broker_entries.py"
-_CONTROL: Final = "tests/quota/test_level_control.py"
+_CONTROL: Final = "tests/quota/test_levels.py"
 _RATES: Final = "tests/pipeline/meter/test_scrapes.py"
 _PAGES: Final = "tests/pipeline/meter/test_scrapes.py"
 _METER: Final = "tests/pipeline/meter/test_scrape_meter.py"

@@ -8,8 +8,8 @@ _LOCK: Final = "tests/pipeline/job/test_status.py"
 _RESTARTS: Final = "tests/pipeline/job/test_job.py"
 _UPKEEP: Final = "tests/pipeline/job/test_job_run.py"
 _DOCTOR: Final = "tests/pipeline/job/test_diagnosis.py"
-_SETTINGS: Final = "tests/pipeline/settings/test_loading.py"
-_VARIABLES: Final = "tests/pipeline/settings/test_loading.py"
+_SETTINGS: Final = "tests/pipeline/settings/test_model.py"
+_VARIABLES: Final = "tests/pipeline/settings/test_model.py"
 _LOG: Final = "tests/pipeline/test_log.py"
 
 DEFECTS: Final = (
@@ -137,7 +137,7 @@ DEFECTS: Final = (
         "names with control characters go raw into lines and tables",
         "printable",
         "lambda original, text: text",
-        "tests/pipeline/cli/test_output.py tests/pipeline/throttle/test_log_line.py",
+        "tests/pipeline/cli/test_output.py tests/pipeline/replay/test_story.py",
     ),
     Defect(
         "a command ends with the interpreter's exit code, not with its own",

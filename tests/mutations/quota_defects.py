@@ -324,7 +324,7 @@ DEFECTS: Final = (
         "a rate just above its bound is shown as equal to it",
         "against_bound",
         ("range(1, 20)", "range(1, 2)"),
-        f"{_UNITS} tests/pipeline/throttle/test_log_line.py",
+        f"{_UNITS} tests/pipeline/replay/test_story.py",
     ),
     Defect(
         "a bound below one request of a client is not warned of",

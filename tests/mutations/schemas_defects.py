@@ -77,6 +77,6 @@ DEFECTS: Final = (
         "a violation that makes a running throttle longer counts as a new one",
         "verb_of",
         ('_VERBS.get(cause, "renew")', '"renew" if cause not in _VERBS else "throttle"'),
-        "tests/pipeline/throttle/test_log_line.py",
+        "tests/pipeline/replay/test_story.py",
     ),
 )

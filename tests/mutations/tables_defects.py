@@ -159,7 +159,7 @@ DEFECTS: Final = (
         "throttles that were released are taken up at a start",
         "last_throttles",
         ("[*runs, *where]", "[*where]"),
-        "tests/pipeline/tables/test_reading.py",
+        "tests/pipeline/tables/test_queries.py",
     ),
     Defect(
         "a commit that a power loss has cut is read over",

@@ -7,7 +7,7 @@ from tests.mutations.planting import Defect
 _PURGATORY: Final = "tests/pipeline/throttle/test_purgatory.py"
 _PUBLISHER: Final = "tests/pipeline/throttle/test_publisher.py"
 _DECIDER: Final = "tests/pipeline/throttle/test_decider.py"
-_LINE: Final = "tests/pipeline/throttle/test_log_line.py"
+_LINE: Final = "tests/pipeline/replay/test_story.py"
 _CONTRACT: Final = "tests/pipeline/throttle/test_topic_contract.py"
 _HAND: Final = "tests/faults/test_hand_job.py"
 

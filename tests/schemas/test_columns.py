@@ -15,7 +15,7 @@ import schemas.asyncapi
 from schemas.arrow import arrow_schema, conform
 from schemas.asyncapi import MODELS, generated_files
 from schemas.columns import columns, json_schema
-from schemas.errors import RowsDoNotFit, UnsupportedFieldType
+from schemas.names import RowsDoNotFit, UnsupportedFieldType
 from schemas.rows import decision_ids
 from schemas.throttle_record import ThrottleRecord
 from schemas.usage import UsageEvent, UsageRow

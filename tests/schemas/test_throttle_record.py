@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from schemas.errors import UnreadableRecord
+from schemas.names import UnreadableRecord
 from schemas.throttle_record import SENSOR, ThrottleEventRow, ThrottleRecord
 from tests.throttle_records import message, row_of, stored_record
 

@@ -21,10 +21,9 @@ from filelock import FileLock, Timeout
 
 from pipeline.command_line import DISTRIBUTION, command_text
 from pipeline.errors import Conflict, PipelineError, TableMissing, first_line
-from pipeline.tables.address import table_missing, table_uri
 from pipeline.tables.delta_rs import NO_HOOKS, checkpoint_if_due, committed, keep_on_disk
 from pipeline.tables.opening import columns_of_others, open_table, reading
-from pipeline.tables.port import TableUnreadable, TableUnwritable
+from pipeline.tables.port import TableUnreadable, TableUnwritable, table_missing, table_uri
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
 from schemas.arrow import arrow_schema

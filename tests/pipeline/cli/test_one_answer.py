@@ -19,7 +19,7 @@ from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.views import Answers, Query
 from pipeline.failpoints import FAILPOINTS
 from pipeline.job.status import job_lock, signs_of
-from pipeline.settings.loading import load_settings
+from pipeline.settings.model import load_settings
 from pipeline.tables.throttles import Held
 from schemas.throttle_record import Target
 from tests.faults.hand_job import Load

@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.entity import QUOTA_TYPES
 from schemas.throttle_record import ThrottleEventRow

@@ -11,9 +11,9 @@ from deltalake import write_deltalake
 
 from pipeline.clock import clock_time, wall_ms
 from pipeline.replay.story import computed_time, record_lines, why_nothing
-from pipeline.stream.batch_facts import BatchFacts
-from pipeline.tables.address import table_uri
+from pipeline.stream.job_tables import BatchFacts
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import why_unpublished

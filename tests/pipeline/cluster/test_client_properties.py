@@ -18,7 +18,7 @@ from pipeline.cluster.client_properties import (
 from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.sign_in import TokenProvider
 from pipeline.errors import ClientPropertiesInvalid, UsageError
-from pipeline.settings.loading import load_settings
+from pipeline.settings.model import load_settings
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.cluster.certificates import Authority
 

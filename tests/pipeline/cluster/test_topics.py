@@ -14,13 +14,16 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
 from pipeline.cluster.connecting import ClusterAccess
-from pipeline.cluster.topic_ids import JobTopics, TopicIds, id_text, is_other
 from pipeline.cluster.topics import (
     Finding,
+    JobTopics,
+    TopicIds,
     TopicSpec,
     check_topics,
     create_command,
     create_topics,
+    id_text,
+    is_other,
     refuse_unfit,
     topic_specs,
     wanted_topics,

@@ -11,9 +11,8 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from pipeline.tables.address import table_uri
-from pipeline.tables.port import Condition
-from pipeline.tables.reading import read_table
+from pipeline.tables.port import Condition, table_uri
+from pipeline.tables.queries import read_table
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS
 

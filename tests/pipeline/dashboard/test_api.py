@@ -11,14 +11,13 @@ import pytest
 
 from pipeline.clock import wall_ms
 from pipeline.command_line import TABLES_ROOT, carry
-from pipeline.dashboard.http import build_app
 from pipeline.dashboard.reader import Feed, TablesReader
-from pipeline.dashboard.views import PARAMETERS, Answers
+from pipeline.dashboard.views import PARAMETERS, Answers, build_app
 from pipeline.job.status import JobSigns
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reading import read_table
 from pipeline.tables.throttles import running_throttles
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables

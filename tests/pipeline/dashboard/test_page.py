@@ -20,9 +20,9 @@ import pytest
 from pipeline.clock import wall_ms
 from pipeline.job.status import job_lock
 from pipeline.process import ProcessLock
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reading import read_table
 from pipeline.tables.throttles import running_throttles
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
 from tests.pipeline.dashboard.shop import lived_shop, quota

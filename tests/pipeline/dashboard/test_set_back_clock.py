@@ -11,9 +11,9 @@ from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.views import pipeline_document
 from pipeline.job.status import status_of
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import live_clients, read_table
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.reading import live_clients, read_table
 from pipeline.tables.throttles import newest_decision, running_throttles, story_of, why_unpublished
 from pipeline.tables.upkeep import compact
 from tests.pipeline.dashboard.lived_tables import LivedTables

@@ -28,7 +28,7 @@ from pipeline.demo.folder import (
 from pipeline.demo.run import start_over
 from pipeline.errors import Conflict, UsageError
 from pipeline.job.status import job_lock, job_process
-from pipeline.settings.loading import load_settings
+from pipeline.settings.model import load_settings
 from pipeline.tables.throttles import recent_events
 from tests.faults.hand_job import HandJob
 from tests.pipeline.cli.running import kquota

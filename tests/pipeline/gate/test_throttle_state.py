@@ -15,8 +15,7 @@ from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.gate.gate import Gate
 from pipeline.gate.waiting_room import GateLimits, ThrottleState, WaitingRoom, lease_end_ms
-from schemas.errors import UnreadableRecord
-from schemas.names import ClientKey
+from schemas.names import ClientKey, UnreadableRecord
 from schemas.throttle_record import Message, ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.forking import in_a_child

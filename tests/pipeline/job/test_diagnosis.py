@@ -20,12 +20,12 @@ from pipeline.job.status import Heartbeat, job_lock, stalled_after_ms
 from pipeline.meter.reporter import OTHERS
 from pipeline.meter.scrape_meter import ACCURACY
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
-from pipeline.stream.batch_facts import BatchFacts
 from pipeline.stream.checkpoint import CheckpointFiles
-from pipeline.tables.address import table_uri
+from pipeline.stream.job_tables import BatchFacts
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.object_store import reach_with
+from pipeline.tables.port import table_uri
 from pipeline.throttle.publisher import Marker
 from quota.replay import Evaluation
 from schemas.arrow import conform

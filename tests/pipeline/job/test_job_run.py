@@ -12,9 +12,9 @@ from deltalake import write_deltalake
 from pipeline.errors import UsageError
 from pipeline.job.job_run import Upkeep, places_on_one_node, refuse_state_on_one_node, rest_ms
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.port import table_uri
 from pipeline.tables.queries import StoredTable
 from schemas.arrow import conform
 from schemas.usage import UsageRow

@@ -19,8 +19,8 @@ from pipeline.job.metrics import (
     job_metrics,
 )
 from pipeline.settings.model import MetricsSettings, Settings
-from pipeline.tables.address import table_uri
-from pipeline.tables.reading import read_table
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import read_table
 from pipeline.throttle.shapes import WRITTEN, table_of
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import throttle_one

@@ -8,11 +8,10 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.stream.job_tables import DriverEpoch, JobTables, RatesTable
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.port import TableUnreadable
+from pipeline.tables.port import TableUnreadable, table_uri
+from pipeline.tables.queries import read_table
 from pipeline.tables.rates import Rates, read_rates
-from pipeline.tables.reading import read_table
 from quota.current_rates import COLUMNS
 from tests.faults.hand_job import HandJob
 from tests.pipeline.demo.played import throttle_one

@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 from pipeline.replay.request import ReplayRequest, Timeline
 from pipeline.replay.usage_batches import Source
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
 from quota.engine import Scope
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import conform

@@ -6,12 +6,11 @@ import pyarrow as pa
 
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, Settings
-from pipeline.stream.batch_facts import BatchFacts
-from pipeline.stream.job_tables import DriverEpoch, JobTables, RatesTable
+from pipeline.stream.job_tables import BatchFacts, DriverEpoch, JobTables, RatesTable
 from pipeline.stream.recovery import rebuild
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import create_missing
+from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable

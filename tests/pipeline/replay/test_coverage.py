@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 
 from pipeline.replay.request import Coverage
 from pipeline.replay.usage_batches import Source
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
 
 T0_MS = 1_700_000_000_000
 SINCE_MS, UNTIL_MS = -60_000, 60_000

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from pipeline.replay.request import Coverage, ReplayRequest, Timeline, live_timeline, newest_start
-from pipeline.replay.run import run
 from pipeline.replay.usage_batches import Outcome, Source, recorded_outcomes
+from pipeline.replay.what_if import run
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob

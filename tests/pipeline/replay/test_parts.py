@@ -11,10 +11,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from pipeline.replay.request import ReplayRequest, slice_length_ms, warm_up_ms
-from pipeline.replay.run import run
 from pipeline.replay.usage_batches import ReplayResult, Source
+from pipeline.replay.what_if import run
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
 from quota.errors import InvalidUsage
 from tests.pipeline.replay.histories import History
 

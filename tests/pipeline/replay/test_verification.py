@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.errors import NotFound
 from pipeline.replay.verification import Verification, verify
 from pipeline.settings.model import EngineSettings
-from pipeline.tables.address import table_uri
+from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from schemas.throttle_record import Target
 from tests.faults.hand_job import HandJob

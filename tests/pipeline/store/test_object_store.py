@@ -14,7 +14,6 @@ from pydantic import SecretStr, ValidationError
 from pipeline.cli.options import Source
 from pipeline.errors import Refused, Unreachable
 from pipeline.settings.model import Settings, StoreSettings, TablesSettings
-from pipeline.tables.address import is_local, table_uri
 from pipeline.tables.object_store import (
     StoreObjects,
     delta_rs_options,
@@ -24,6 +23,7 @@ from pipeline.tables.object_store import (
     scheme_of,
     store_error,
 )
+from pipeline.tables.port import is_local, table_uri
 from tests.object_store import BUCKET, SECRET, ObjectStore
 
 HIDDEN = "not-to-be-seen"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.stream.collect import collect_on_driver, collect_on_executors
+from pipeline.stream.query import collect_on_driver, collect_on_executors
 from pipeline.stream.usage_columns import GROUP_KEYS, CollectedBatch, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 

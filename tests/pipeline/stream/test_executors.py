@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 from zipfile import ZipFile
 
-from pipeline.stream.collect import NEEDED_TO_READ
+from pipeline.stream.query import NEEDED_TO_READ
 from pipeline.stream.session import zip_package
 from tests.spark_cluster.standalone import python_without_us
 from tests.waiting import PATIENCE_SECONDS

@@ -31,7 +31,7 @@ AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 SESSION = """
 import json, sys
 from pipeline.errors import PipelineError
-from pipeline.settings.loading import load_settings
+from pipeline.settings.model import load_settings
 from pipeline.stream.quota_sql import run_sql
 from pipeline.tables.quotas.table import EditAudit
 settings = load_settings(flags={"tables": {"root": sys.argv[1]}})

@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 from pipeline.brokers.native import Look
 from pipeline.brokers.sync import MOST_LINES, BrokerQuotaSync, Sources, UsageFollower
 from pipeline.errors import ClusterUnreachable, Conflict
-from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.port import table_uri
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope

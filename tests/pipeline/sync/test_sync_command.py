@@ -21,9 +21,9 @@ from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.settings.model import KafkaSettings, Settings, TablesSettings
+from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from pipeline.tables.reading import read_table
 from tests.metrics_reading import metrics_named_in
 from tests.pipeline.brokers.quota_broker import clear, user, values_in
 from tests.pipeline.cli.running import Answer, kquota, new_tables

@@ -5,9 +5,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.port import table_uri
 from pipeline.throttle.publisher import Outbox
 from schemas.arrow import arrow_schema, conform
 from schemas.throttle_record import ThrottleEventRow

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import Conflict
-from pipeline.tables.address import table_uri
 from pipeline.tables.broker_quotas import (
     APPLIED,
     NAME,
@@ -17,6 +16,7 @@ from pipeline.tables.broker_quotas import (
     trim_changes,
 )
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.port import table_uri
 from pipeline.tables.queries import StoredTable
 from quota.broker_levels.entries import METERED, EntryKey, EntryKind
 from quota.broker_levels.writes import Change

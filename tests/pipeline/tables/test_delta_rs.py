@@ -13,14 +13,13 @@ from deltalake import CommitProperties, DeltaTable
 from pipeline.errors import Conflict, PipelineError, Refused
 from pipeline.stream.job_tables import DriverEpoch
 from pipeline.tables import delta_rs
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter, committed
 from pipeline.tables.layout import TABLES, changes_of_others, create_missing
 from pipeline.tables.opening import FIT
-from pipeline.tables.port import TableUnwritable
+from pipeline.tables.port import TableUnwritable, table_uri
+from pipeline.tables.queries import TimeSlices
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.reading import TimeSlices
 from pipeline.tables.upkeep import clean, trim
 from schemas.arrow import conform
 from schemas.rows import DeadLetterRow

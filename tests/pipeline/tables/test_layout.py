@@ -10,10 +10,9 @@ from deltalake.exceptions import DeltaError
 from pipeline.demo.run import make_tables
 from pipeline.errors import Conflict, UsageError
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.tables.address import table_uri
 from pipeline.tables.layout import QUOTA_HISTORY, TABLES, VIEWS, claim_tables, create_missing, owner_of, view_sql
 from pipeline.tables.opening import open_table
-from pipeline.tables.port import TableOfAnotherBuild
+from pipeline.tables.port import TableOfAnotherBuild, table_uri
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.object_store import ObjectStore

@@ -17,9 +17,9 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.log_files import is_cut
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableUnreadable
+from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.reading import read_table
 from pipeline.tables.upkeep import clean
 from tests.pipeline.tables.test_delta_rs import dead_letters
 

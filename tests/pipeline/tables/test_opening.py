@@ -16,12 +16,11 @@ from pipeline.tables.layout import TABLES, create_missing, owner_of
 from pipeline.tables.object_store import reach_with
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableUnreadable
-from pipeline.tables.queries import StoredTable, newest_value
+from pipeline.tables.queries import StoredTable, TimeSlices, live_clients, newest_value, read_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.history import origin_of, version_at, versions
 from pipeline.tables.quotas.source import newest_valid
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.reading import TimeSlices, live_clients, read_table
 
 AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.tables import roll_ups
-from pipeline.tables.address import table_uri
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.quotas.table import EditAudit, QuotaTable

@@ -18,10 +18,10 @@ from deltalake import DeltaTable
 from pipeline.clock import wall_ms
 from pipeline.errors import Conflict
 from pipeline.tables import upkeep
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.reading import read_table
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import read_table
 from pipeline.tables.upkeep import clean, compact, sort_day, trim
 from schemas.arrow import conform
 from schemas.rows import SensorStateRow

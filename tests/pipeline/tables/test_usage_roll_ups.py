@@ -12,10 +12,9 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.port import TableUnwritable
+from pipeline.tables.port import TableUnwritable, table_uri
 from pipeline.tables.roll_ups import BY_MINUTE, BY_SECOND, MINUTE_MS, UsageRoller, UsageRollUp
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageRow

@@ -14,11 +14,10 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline.errors import Conflict, PipelineError, TableMissing
-from pipeline.tables.address import table_uri
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.opening import open_table
-from pipeline.tables.port import Condition, TableUnwritable, TableWriter
+from pipeline.tables.port import Condition, TableUnwritable, TableWriter, table_uri
 from schemas.arrow import arrow_schema, conform
 from schemas.usage import UsageRow
 from tests.fakes.table import MemoryTable, MemoryWriter

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.broker_level import broker_level, broker_levels
-from quota.broker_levels.level_control import NEVER_MS, RULES, Cause, LevelState, Proposals, propose
+from quota.broker_levels.levels import NEVER_MS, RULES, LevelState, Proposals, propose
 from quota.broker_levels.usage import BrokerView
+from quota.broker_levels.writes import Cause
 from quota.errors import InvalidArgument
 
 T = 100.0

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.settings.loading import load_settings, origins, setting_keys, unknown_variables, variable_of
-from pipeline.settings.model import Settings, SparkSettings
+from pipeline.settings.model import (
+    Settings,
+    SparkSettings,
+    load_settings,
+    origins,
+    setting_keys,
+    unknown_variables,
+    variable_of,
+)
 from tests.pipeline.cli.running import kquota
 
 BAD = Path(__file__).with_name("bad")
