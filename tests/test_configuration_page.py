@@ -1,9 +1,10 @@
-"""The tables of the site are complete: settings, variables, metrics, failpoints, views; the sample settings work."""
+"""What the site makes of the code is complete: settings, variables, commands, metrics, failpoints, views."""
 
 import re
 import tomllib
 from pathlib import Path
 
+from deploy.site.commands import commands_page
 from deploy.site.hook import ROOT, with_tables
 from pipeline.failpoints import FAILPOINTS
 from pipeline.settings.model import OTHER_VARIABLES, Settings, load_settings, origins, variable_of
@@ -24,6 +25,14 @@ def test_the_site_has_every_setting_and_every_variable() -> None:
     assert rows >= {"trigger_ms", "min_hold_ms", *OTHER_VARIABLES}
     assert "at least 50" in page
     assert "one of sample_window, window, none, milliseconds above 0" in page
+
+
+def test_the_site_has_commands_of_each_room_with_arguments_and_flags() -> None:
+    page = commands_page()
+    for command in ("run", "quotas alter", "throttles explain", "tables create", "meter enable", "jars fetch"):
+        assert f"\n## `kquota {command}`\n" in page
+    assert "\n| `--entity-type users\\|clients` | Once for each part" in page
+    assert "\n| `USER` |" in page
 
 
 def test_the_site_has_every_metric_that_an_alert_or_a_board_names() -> None:

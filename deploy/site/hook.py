@@ -1,7 +1,7 @@
 """What MkDocs does with the pages of docs/ besides: it names this file in mkdocs.yml.
 
 README.md is the first page, and llms.txt is served as it is, with the addresses of the site. What can be read from the
-code is not written by hand: tables of settings, metrics, failpoints and views, and the fields of topics and tables.
+code is not written by hand: commands, tables of settings, metrics, failpoints and views, fields of topics and tables.
 """
 
 import ast
@@ -37,6 +37,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     made = {"index.md": (ROOT / "README.md").read_text("utf-8")}
     made |= {"bench/runs.md": runs_page(), "reference/schemas.md": schemas_page(), "llms.txt": llms_text()}
+    made["reference/commands.md"] = _printed("python", "-m", "deploy.site.commands")
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -139,8 +140,7 @@ def metrics_of(source: str) -> dict[str, str]:
 
 def settings_tables() -> str:
     """One table for the settings that stand alone, and one for each branch: as `kquota config schema` has them."""
-    command = [str(ROOT / os.environ.get("VENV", ".venv") / "bin" / "kquota"), "config", "schema"]
-    schema = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)  # noqa: S603
+    schema = json.loads(_printed("kquota", "config", "schema"))
     branches = {
         name: schema["$defs"][field["$ref"].rpartition("/")[2]]
         for name, field in schema["properties"].items()
@@ -153,6 +153,12 @@ def settings_tables() -> str:
         rows = [(name, _default(field), _meaning(field)) for name, field in model["properties"].items()]
         parts.append(f"### {title}\n\n{model.get('description', '')}\n\n{_table('key | default | meaning', rows)}")
     return "\n".join(parts)
+
+
+def _printed(program: str, *arguments: str) -> str:
+    """What a program of the checkout's environment prints."""
+    command = [str(ROOT / os.environ.get("VENV", ".venv") / "bin" / program), *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout  # noqa: S603
 
 
 def _default(field: Mapping[str, Any]) -> str:
