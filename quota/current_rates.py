@@ -71,9 +71,12 @@ TOTALS: Final = tuple(field.name for field in fields(CurrentRates) if field.name
 
 MINUTE_MS: Final = 60_000
 _MOST_HELD: Final = 2_000
-"""The most rows of a batch of which it is kept for a minute how long brokers held the client: the longest."""
+"""The most rows of a batch of which it is kept how long brokers held the client: the longest."""
+_LONGEST_HOLD_MS: Final = 3_600_000
+"""A broker's hold is followed for so long at most."""
 _HELD_MS: Final = "broker_throttle_ms"
 _START: Final = "sample_start_ms"
+_END: Final = "end_ms"
 
 
 class RecentUsage:
@@ -87,7 +90,7 @@ class RecentUsage:
         self._sample_window_ms = sample_window_ms
         self._by_broker = by_broker
         self._batches: deque[tuple[int, pa.Table]] = deque()
-        self._held_by_brokers: deque[tuple[int, pa.Table]] = deque()
+        self._broker_holds: pa.Table | None = None
 
     def add(self, usage: pa.Table, evaluated_at_ms: int) -> None:
         """Take the usage of the next batch, and forget what no window of it has."""
@@ -97,32 +100,40 @@ class RecentUsage:
         if usage.num_rows:
             names = [name for name in (*_CLIENT, *_USED) if name in usage.column_names]
             self._batches.append((evaluated_at_ms, usage.select(names)))
-        while self._held_by_brokers and self._held_by_brokers[0][0] <= evaluated_at_ms - MINUTE_MS:
-            self._held_by_brokers.popleft()
+        holds = [self._broker_holds] if self._broker_holds else []
         if _HELD_MS in usage.column_names and (held := usage.filter(pc.field(_HELD_MS) > 0)).num_rows:
             most = pc.select_k_unstable(held, _MOST_HELD, [(_HELD_MS, "descending")])
-            self._held_by_brokers.append((evaluated_at_ms, held.select([*_CLIENT, _START, _HELD_MS]).take(most)))
+            holds.append(_holds_of(held.take(most)))
+        if holds:
+            every = pa.concat_tables(holds).filter(pc.field(_END) > evaluated_at_ms - MINUTE_MS)
+            self._broker_holds = every.combine_chunks()
 
     def copy(self) -> "RecentUsage":
         """What it holds now, for another thread."""
         found = RecentUsage(self._num_samples, self._sample_window_ms, self._by_broker)
-        found._batches, found._held_by_brokers = self._batches.copy(), self._held_by_brokers.copy()
+        found._batches, found._broker_holds = self._batches.copy(), self._broker_holds
         return found
 
     def clear(self) -> None:
         """Forget all of it: a time epoch begins."""
         self._batches.clear()
-        self._held_by_brokers.clear()
+        self._broker_holds = None
 
     def at(self, now_ms: int) -> "ClientUsage":
         """What each client used in the windows that a rate can have at an instant."""
         parts = [usage for _, usage in self._batches]
         usage = pa.concat_tables(parts, promote_options="default") if parts else _NO_USAGE
         used = ClientUsage.of(usage, now_ms, self._num_samples, self._sample_window_ms, self._by_broker)
-        if not self._held_by_brokers:
-            return used
-        held = pa.concat_tables([rows for _, rows in self._held_by_brokers])
-        return used.held_by_brokers(held.filter(pc.field(_START) > now_ms - MINUTE_MS), self._by_broker)
+        return used.held_by_brokers(self._broker_holds, now_ms, self._by_broker) if self._broker_holds else used
+
+
+def _holds_of(usage: pa.Table) -> pa.Table:
+    """The holds of brokers that rows of usage tell of: client, begin and end.
+
+    A broker tells of a hold when it begins. Those of one row are taken to follow one another.
+    """
+    held_ms = pc.min_element_wise(usage[_HELD_MS], _LONGEST_HOLD_MS)
+    return usage.select([*_CLIENT, _START]).append_column(_END, pc.add(usage[_START], held_ms))
 
 
 _NO_USAGE: Final = pa.table({name: pa.array([], pa.string()) for name in _CLIENT})
@@ -188,17 +199,19 @@ class ClientUsage:
         not_held = np.zeros(clients.num_rows)
         return cls(clients, np.stack(sums), first, sample_window_ms, counted_rates, span_ms, active, not_held)
 
-    def held_by_brokers(self, rows: pa.Table, by_broker: bool) -> "ClientUsage":
+    def held_by_brokers(self, holds: pa.Table, now_ms: int, by_broker: bool) -> "ClientUsage":
         """With the part of the last minute for which each client was held, by the broker that held it longest.
 
-        A client that has been silent since it was held is a client here, too.
+        A hold counts for what has passed of it. A client that has been silent since it was held is a client here, too.
 
-        * `rows`: Usage of that minute. With several connections a broker holds a client longer than time passes: the
-            part is 1 at most.
+        * `holds`: Of `_holds_of`. With several connections a broker holds a client longer than time passes: the part is
+            1 at most.
         """
-        of_broker, first = _numbered([rows], _CLIENT)
-        of_brokers_ms = np.bincount(of_broker[0], _amounts(rows, _HELD_MS), len(first))
-        held, names = rows.select(_CLIENT).take(pa.array(first)), _CLIENT if by_broker else _CLIENT[1:]
+        of_broker, first = _numbered([holds], _CLIENT)
+        begin_ms = np.maximum(holds[_START].to_numpy(), now_ms - MINUTE_MS)
+        passed_ms = np.maximum(np.minimum(holds[_END].to_numpy(), now_ms) - begin_ms, 0)
+        of_brokers_ms = np.bincount(of_broker[0], passed_ms, len(first))
+        held, names = holds.select(_CLIENT).take(pa.array(first)), _CLIENT if by_broker else _CLIENT[1:]
         (_, of_row), of_each = _numbered([self.clients, held], names)
         longest_ms = np.zeros(len(of_each))
         np.maximum.at(longest_ms, of_row, of_brokers_ms)

@@ -248,24 +248,30 @@ def test_usage_of_windows_that_no_rate_has_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "held_ms", "share"),
+    ("scope", "holds", "share"),
     [
-        ("cluster", {"1": [30_000, 27_000], "2": [10_000]}, 0.95),  # of the broker that held it longest
-        ("cluster", {"1": [50_000, 50_000]}, 1.0),  # on several connections
-        ("cluster", {"1": [0], "2": []}, None),
-        ("broker", {"1": [6_000]}, 0.1),
+        ("cluster", {"1": [(58, 30_000), (27, 27_000)], "2": [(40, 10_000)]}, 0.95),  # of the one that held it longest
+        ("cluster", {"1": [(55, 50_000), (55, 50_000)]}, 1.0),  # on several connections
+        ("cluster", {"1": [(30, 0)]}, None),
+        ("cluster", {"1": [(12, 57_000)]}, 0.2),  # it goes on
+        ("cluster", {"1": [(90, 57_000)]}, 0.45),  # it began before the minute
+        ("cluster", {"1": [(90, 200_000)]}, 1.0),
+        ("cluster", {"1": [(90, 30_000)]}, None),
+        ("cluster", {"1": [(3_610, 2**40)]}, 50 / 60),  # holds are followed for an hour
+        ("broker", {"1": [(50, 6_000)]}, 0.1),
     ],
 )
 def test_brokers_held_a_client_for_a_part_of_the_last_minute(
-    scope: Scope, held_ms: dict[str, list[int]], share: float | None
+    scope: Scope, holds: dict[str, list[tuple[int, int]]], share: float | None
 ) -> None:
+    """`holds`: by broker how many seconds ago each began, and how long it is."""
     one = Lived([quota_row("a", producer_byte_rate=1000.0)], scope)
-    one.record(one.use("a", "x", 10, broker_id="1", broker_throttle_ms=60_000))  # a minute ago
-    one.record(after_ms=59_000)
-    for broker, times_ms in held_ms.items():
-        for time_ms in times_ms:
-            one.record(one.use("a", "x", 10, broker_id=broker, broker_throttle_ms=time_ms), after_ms=500)
-    one.record(one.use("a", "x", 10, broker_id="1"), one.use("a", "y", 10, broker_id="1"), after_ms=1_000)
+    begun = [(ago, broker, held_ms) for broker, of_broker in holds.items() for ago, held_ms in of_broker]
+    for ago, broker, held_ms in sorted(begun, reverse=True):
+        one.now_ms = START_MS + 3_600_000 - ago * 1_000
+        one.record(one.use("a", "x", 10, broker_id=broker, broker_throttle_ms=held_ms), after_ms=0)
+    one.now_ms = START_MS + 3_600_000
+    one.record(one.use("a", "x", 10, broker_id="1"), one.use("a", "y", 10, broker_id="1"), after_ms=0)
     rows = picked(one.current(), "client_id", "broker_held_share")
     assert [row for row in rows if row[0] == "x"] == [("x", share)]
     assert [row for row in rows if row[0] == "y"] == [("y", None)]
@@ -274,17 +280,18 @@ def test_brokers_held_a_client_for_a_part_of_the_last_minute(
 
 def test_a_client_that_is_silent_because_its_brokers_hold_it_has_a_row() -> None:
     one = Lived([quota_row("a", producer_byte_rate=1000.0)])
-    one.record(one.use("a", "x", 10, broker_throttle_ms=57_000))
+    one.record(one.use("a", "x", 10, broker_throttle_ms=57_000), after_ms=0)
     one.record(after_ms=30_000)
     one.record(one.use("a", "y", 10), after_ms=0)
     rows = picked(one.current(), "client_id", "own_rate", "broker_held_share", "clients")
-    assert [row for row in rows if row[0] == "x"] == [("x", 0.0, 0.95, None)]
+    assert [row for row in rows if row[0] == "x"] == [("x", 0.0, 0.5, None)]
     assert one.current().active_clients == 1
-    one.record(after_ms=30_000)
+    one.record(after_ms=87_000)
     assert picked(one.current(), "client_id", "broker_held_share") == []
 
 
 def test_a_client_without_a_bound_that_its_brokers_hold_is_known_too() -> None:
     one = Lived([])
-    one.record(one.use("a", "x", 10, broker_throttle_ms=57_000))
-    assert picked(one.current(), "client_id", "broker_held_share") == [("x", 0.95)]
+    one.record(one.use("a", "x", 10, broker_throttle_ms=57_000), after_ms=0)
+    one.record(after_ms=6_000)
+    assert picked(one.current(), "client_id", "broker_held_share") == [("x", 0.1)]

@@ -22,6 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.rates import Rates
 from quota.entity import QUOTA_TYPES
 from schemas.throttle_record import ThrottleEventRow
 from tests.integration.throttle_job import ThrottleJob
@@ -129,10 +130,11 @@ def held_by_both(tmp_path: Path) -> str:
     one = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1e6}))
     held_ms = {**BY_BROKERS, ("carol", "app"): 3_000}
     used = [
-        usage_row(now_ms, user=user, client_id=client_id, produced_bytes=9, broker_throttle_ms=time_ms)
+        usage_row(now_ms - 59_000, user=user, client_id=client_id, produced_bytes=9, broker_throttle_ms=time_ms)
         for (user, client_id), time_ms in held_ms.items()
     ]
     one.batch(used)
+    one.batch([usage_row(now_ms)])
     one.flush()
     one.show_rates()
     events = EventTable(tmp_path, epoch=9)
@@ -200,7 +202,7 @@ def test_list_explain_and_status_say_in_the_same_words_who_holds_a_client(held_b
 def test_what_brokers_held_more_than_a_minute_ago_is_no_hold_of_now(
     age_ms: int, exit_code: int, held_by_both: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_ms = time.time_ns() // 1_000_000 + age_ms
+    now_ms = Rates(held_by_both).as_of_ms + age_ms
     monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: now_ms * 1_000_000)
     assert kquota("throttles", "list", "--user", "bob", "--tables", held_by_both).exit_code == exit_code
 
