@@ -117,9 +117,9 @@ def test_events_hold_whole_amounts_and_what_is_left_goes_into_the_next_one(check
     }
     fields = ("event_time_ms", "produced_bytes", "fetched_bytes", "io_time_ns", "broker_throttle_ms", "request_count")
     assert [event and tuple(event.get(name) for name in fields) for event in events] == [
-        (100, None, None, 0, None, 0),
-        (101, None, None, 1, None, 1),
-        (102, None, None, 0, None, 0),
+        (100, None, None, 0, None, 1),  # a request counts when its first half is there
+        (101, None, None, 1, None, 0),
+        (102, None, None, 0, None, 1),
         (200, 2**40, None, None, None, 0),
         (200, 5, None, None, None, 0),
         (300, None, 10, None, None, 0),

@@ -108,8 +108,10 @@ final class Client {
             if (unsent[kind] == 0) has &= ~(1 << kind);
         }
         if (event.has == 0) return null;
-        event.requests = Math.min(requests + halfRequests / 2, LARGEST_MEASURE);
-        halfRequests %= 2;
+        // Its bytes come with a request's first half: counted by the second one, they could pass for fewer requests.
+        long begun = (halfRequests + 1) / 2;
+        event.requests = Math.min(requests + begun, LARGEST_MEASURE);
+        halfRequests -= 2 * begun; // -1: the second half of the last one is to come
         requests = 0;
         return event;
     }
