@@ -96,6 +96,18 @@ DEFECTS: Final = (
         f"{_ENGINE}::test_times_of_both_kinds_of_threads_stop_at_the_largest_number_and_are_owed",
     ),
     Defect(
+        "a hold of a broker that has just begun counts as a whole",
+        "ClientUsage.held_by_brokers",
+        ("np.minimum(holds[_END].to_numpy(), now_ms)", "holds[_END].to_numpy()"),
+        "tests/quota/test_current_rates.py::test_brokers_held_a_client_for_a_part_of_the_last_minute",
+    ),
+    Defect(
+        "a hold of a broker that goes on is forgotten a minute after it began",
+        "RecentUsage.add",
+        ("pc.field(_END) > evaluated_at_ms", "pc.field(_START) > evaluated_at_ms"),
+        "tests/quota/test_current_rates.py::test_brokers_held_a_client_for_a_part_of_the_last_minute",
+    ),
+    Defect(
         "a type without requests touches its sensor",
         "quota.usage:_measure",
         ("present = column.is_valid().to_numpy(zero_copy_only=False)", "pass"),
