@@ -322,7 +322,8 @@ def bands(events: Iterable[Mapping[str, Any]], since_ms: int) -> list[dict[str, 
         if last is not None and last["end_ms"] >= at_ms and not last["released"]:
             last["end_ms"] = until_ms
             continue
-        last_of[target] = {"start_ms": at_ms, "end_ms": until_ms, "released": False, "quota_type": row["quota_type"]}
+        own = {"start_ms": at_ms, "end_ms": until_ms, "released": False}
+        last_of[target] = own | picked(row, ("quota_type", "client_id"))
         found.append(last_of[target])
     return [band for band in found if band["end_ms"] > since_ms]
 
