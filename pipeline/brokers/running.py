@@ -157,16 +157,6 @@ def run_sync(settings: Settings, wait: Wait, *, adopt: bool = False, metrics: Sy
             upkeep.close(_UPKEEP_PATIENCE_SECONDS)
 
 
-def sync_once(settings: Settings, *, adopt: bool = False) -> BrokerSync:
-    """Do one period. Returns what is known after it. Raises as `run_sync`."""
-    access = ClusterAccess.from_settings(settings.kafka)
-    with sync_lock(settings.tables.root), NativeQuotas(access) as cluster:
-        sources, name = open_sources(settings), cluster_name(settings, access)
-        sync, control = _taken_over(settings, sources, name, cluster, adopt=adopt)
-        log.info("changes made: %d", sync.step())
-        return control
-
-
 def _taken_over(
     settings: Settings, sources: Sources, name: str, cluster: NativeQuotas, *, adopt: bool
 ) -> tuple[BrokerQuotaSync, BrokerSync]:
@@ -221,7 +211,7 @@ class SyncPlan:
 
 
 def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
-    """Look at the tables and at the brokers. Takes no lock and changes nothing. Raises as `sync_once`."""
+    """Look at the tables and at the brokers. Takes no lock and changes nothing. Raises as `run_sync`."""
     access = ClusterAccess.from_settings(settings.kafka)
     sources = open_sources(settings)
     uri, cluster = table_uri(settings.tables.root, NAME), cluster_name(settings, access)

@@ -25,7 +25,7 @@ from pipeline.cli.options import (
 from pipeline.cli.output import Layout, Row, format_option, is_table, print_document, print_rows, remark, say
 from pipeline.clock import SystemClock, wall_ms
 from pipeline.command_line import command_text
-from pipeline.errors import NotFound, Refused
+from pipeline.errors import NotFound
 from pipeline.log import set_up_logging
 from pipeline.settings.model import Settings
 from pipeline.tables.port import table_uri
@@ -351,7 +351,6 @@ _PLAN: Final = Layout(("action", "entity", "value", "old", "new", "why"), texts=
 def sync(
     *,
     source: JobSource,
-    once: Annotated[bool, typer.Option("--once", help="Do one period and end; the changes are in the log.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what it would change, and what others changed; nothing is saved.")
     ] = False,
@@ -375,23 +374,17 @@ def sync(
     that together they give its bound; it follows the usage that the job records. Only what kquota wrote itself is
     changed, and every change is in the table broker_quotas.
 
-    Runs until SIGTERM or Ctrl-C. Ends with 4 if another sync of the same tables runs. With --once: 5 if the brokers
-    refuse a value.
+    Runs until SIGTERM or Ctrl-C. Ends with 4 if another sync of the same tables runs.
     """
     own = {"period_ms": period_ms, "users": user or None}
     settings = source.settings(sync=own, metrics={"port": metrics_port})
     if dry_run:
         _print_sync_plan(settings, adopt, output)
         return
-    from pipeline.brokers.running import SyncMetrics, run_sync, sync_once
+    from pipeline.brokers.running import SyncMetrics, run_sync
     from pipeline.web import metrics_endpoint, new_registry
 
     set_up_logging(settings.log_level)
-    if once:
-        control = sync_once(settings, adopt=adopt)
-        if any(one.by == "broker" for one in control.refused):
-            raise typer.Exit(Refused.exit_code)
-        return
     registry = new_registry("sync")
     metrics = SyncMetrics(registry, SystemClock())
     with wait_until_stopped() as wait, metrics_endpoint(settings.metrics, registry):

@@ -15,7 +15,7 @@ import pytest
 
 from deploy.reporter.__main__ import compile_java
 from pipeline.brokers.native import Look, NativeEntity, NativeQuotas
-from pipeline.brokers.running import sync_findings, sync_once
+from pipeline.brokers.running import run_sync, sync_findings
 from pipeline.clock import wall_ms
 from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import BrokerOptions, EmbeddedBroker
@@ -89,6 +89,9 @@ class Place:
         self.native = native
         self.flags = ("--bootstrap-server", broker.bootstrap_servers, "--tables", root)
         self.quotas = QuotaTable(root)
+        self._settings = Settings(
+            kafka=KafkaSettings(bootstrap_servers=broker.bootstrap_servers), tables=TablesSettings(root=root)
+        )
 
     def edit(self, bounds: Mapping[str, float | None]) -> None:
         changes = [QuotaChange(user, "", {RATE: bound}) for user, bound in bounds.items()]
@@ -106,6 +109,10 @@ class Place:
 
     def run(self, *arguments: str) -> Answer:
         return kquota("quotas", *arguments, *self.flags)
+
+    def sync(self, *, adopt: bool = False) -> None:
+        """One period of a sync."""
+        run_sync(self._settings, lambda _: True, adopt=adopt)
 
     def differences(self) -> list[tuple[str, str, float | None, float | None]]:
         answer = self.run("sync", "--dry-run", "-o", "json")
@@ -153,7 +160,7 @@ def test_drift_is_shown_everywhere_and_kept_until_it_is_adopted(place: Place) ->
     place.write("sync-b", 7e6)
     assert place.differences() == [("add", "sync-a", None, 1e6), ("leave", "sync-b", 7e6, 1e6)]
     assert place.held() == {"sync-b": 7e6}
-    assert place.run("sync", "--once").exit_code == 0
+    place.sync()
     wait_until(lambda: place.held() == {"sync-a": 1e6, "sync-b": 7e6}, "the broker to hear of it")
     doctor = kquota("doctor", *place.flags).stdout
     assert "warn  sync      does not run on this machine, last change" in doctor
@@ -162,11 +169,11 @@ def test_drift_is_shown_everywhere_and_kept_until_it_is_adopted(place: Place) ->
     assert "producer_byte_rate: 1.0 MB/s on each broker, for user-principal 'sync-a', since " in shown.stderr
     document = json.loads(kquota("quotas", "effective", "sync-a", "--tables", place.root, "-o", "json").stdout)
     assert [(row["value"], row["cause"]) for row in document[0]["on_brokers"]] == [(1e6, "added")]
-    assert place.run("sync", "--once", "--adopt").exit_code == 0
+    place.sync(adopt=True)
     wait_until(lambda: place.held() == {"sync-a": 1e6, "sync-b": 1e6}, "the broker to hear of it")
     assert place.differences() == []
     place.edit({"sync-b": None})
-    assert place.run("sync", "--once").exit_code == 0
+    place.sync()
     wait_until(lambda: place.held() == {"sync-a": 1e6, "sync-b": 7e6}, "what stood there to be given back")
 
 
@@ -179,7 +186,7 @@ def test_the_story_of_a_throttle_has_what_the_broker_itself_enforces_now(place: 
     job.flush()
     story = ("throttles", "explain", "sync-a", "etl", "--tables", place.root)
     assert "  brokers " not in kquota(*story).stdout
-    assert place.run("sync", "--once").exit_code == 0
+    place.sync()
     wait_until(lambda: place.held() == {"sync-a": 1_000.0}, "the broker to hear of it")
     shown = kquota(*story).stdout
     assert "  brokers   1.0 kB/s on each broker, for user-principal 'sync-a', since " in shown
@@ -200,12 +207,12 @@ def test_after_five_kills_at_random_moments_the_broker_has_what_a_fresh_sync_wan
             for _ in range(chance.randrange(25)):
                 place.edit({user: chance.choice([None, 1e6, 2e6, 3e6]) for user in chance.sample(users, 10)})
             sync.kill()
-    assert place.run("sync", "--once").exit_code == 0
+    place.sync()
     wanted = {row["user"]: row[RATE] for row in place.quotas.read().rows if row[RATE] is not None}
     wait_until(lambda: place.held() == {**wanted, "sync-foreign": 5e6}, "the broker to hear of it")
     assert place.differences() == []
     place.edit(dict.fromkeys(users))
-    assert place.run("sync", "--once").exit_code == 0
+    place.sync()
     wait_until(lambda: place.held() == {"sync-foreign": 5e6}, "everything that was kquota's to go")
 
 
@@ -295,7 +302,7 @@ def test_brokers_that_do_not_use_kafkas_own_quotas_are_named_and_get_none(
     second.start()
     own_place = OwnPlace(first, new_tables(tmp_path / "tables"))
     own_place.edit({"alice": 1e6})
-    for command in ("quotas sync --once", "quotas sync --dry-run", "meter enable --yes"):
+    for command in ("quotas sync", "quotas sync --dry-run", "meter enable --yes"):
         refused = kquota(*command.split(), *own_place.flags)
         assert (refused.exit_code, refused.stdout) == (5, ""), command
         assert f"{PLUGGED}NoQuotas on broker 2" in refused.stderr
@@ -330,13 +337,13 @@ def beside_settings(broker: EmbeddedBroker, beside_root: str) -> Iterator[Settin
 def test_doctor_takes_no_value_that_a_sync_writes_meanwhile_for_one_that_others_wrote(
     beside_settings: Settings, beside_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync_once(beside_settings)
+    run_sync(beside_settings, lambda _: True)
     look = NativeQuotas.look
 
     def look_late(brokers: NativeQuotas) -> Look:
         monkeypatch.setattr(NativeQuotas, "look", look)
         QuotaTable(beside_root).alter([QuotaChange(NAME, "", {RATE: 2e6})], local_audit("test"))
-        sync_once(beside_settings)
+        run_sync(beside_settings, lambda _: True)
         return look(brokers)
 
     monkeypatch.setattr(NativeQuotas, "look", look_late)
