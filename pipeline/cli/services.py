@@ -161,7 +161,6 @@ def gate(
     *,
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 means any free one.")] = DEFAULT_LISTEN,
     source: ClusterSource,
-    topic: Annotated[str | None, typer.Option(help="The throttle topic.")] = None,
     cluster: Annotated[str | None, typer.Option(help="Use only records of this cluster.")] = None,
     pool_bytes: Annotated[
         int, typer.Option(help="Bound of waiting requests; each is charged 16 KiB.", min=16_384)
@@ -186,7 +185,7 @@ def gate(
     settings = source.settings(cluster=cluster)
     set_up_logging(settings.log_level)
     access = ClusterAccess.from_settings(settings.kafka)
-    throttle_topic = topic or settings.kafka.throttle_topic
+    throttle_topic = settings.kafka.throttle_topic
     follower = KafkaFollower(access.bootstrap_servers, throttle_topic, access.client_options())
     side_car_gate = Gate(follower, GateLimits(pool_bytes, max_request_bytes=16_384), settings.cluster)
     registry = new_registry("gate")

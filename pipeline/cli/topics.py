@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pipeline.cli.options import Bundle, ClusterSource, Output
+from pipeline.cli.options import ClusterSource, Output
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
 from pipeline.cluster.acls import ROLES, Acl, Names, acls_of, grant_commands
 from pipeline.errors import Refused, TopicNotCreated, UsageError
 from pipeline.settings.model import KafkaSettings
-from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -28,22 +27,6 @@ _FINDINGS: Final = Layout(
 Cores = Annotated[
     int | None, typer.Option(min=1, help="Cores of the job; default: of this machine.", show_default=False)
 ]
-_NAMES: Final = {"usage_topic": USAGE_TOPIC, "throttle_topic": THROTTLE_TOPIC, "marker_topic": MARKER_TOPIC}
-
-
-def _name_option(name: str, default: str) -> tuple[Any, None]:
-    text = f"Name of the {name.replace('_', ' ')}."
-    return Annotated[str | None, typer.Option(help=text, show_default=default)], None
-
-
-TopicSettings = Annotated[
-    dict[str, Any],
-    Bundle(
-        {name: _name_option(name, default) for name, default in _NAMES.items()},
-        lambda _context, given: {"topics": {name: given[name] for name in _NAMES}},
-    ),
-]
-"""Names of topics, as settings."""
 
 
 def create(
@@ -51,7 +34,6 @@ def create(
     *,
     cores: Cores = None,
     replication_factor: Annotated[int, typer.Option(min=-1, help="-1: the cluster's default.")] = -1,
-    topic_settings: TopicSettings,
     output: Output = "table",
 ) -> None:
     """Create the topics that are missing, then check all of them. Can be repeated; existing topics are not changed.
@@ -62,7 +44,7 @@ def create(
     from pipeline.cluster.connecting import permission_missing
     from pipeline.cluster.topics import wanted_topics
 
-    settings = source.settings(**topic_settings)
+    settings = source.settings()
     specs = wanted_topics(settings, cores)
     with _connected(settings.kafka) as (address, admin, options):
         try:
@@ -86,7 +68,6 @@ def check(
     source: ClusterSource,
     *,
     cores: Cores = None,
-    topic_settings: TopicSettings,
     acls: Annotated[
         bool, typer.Option("--acls", help="Print the kafka-acls commands each role needs, without a cluster.")
     ] = False,
@@ -106,7 +87,7 @@ def check(
     from pipeline.cluster import topics
     from pipeline.cluster.topics import resource_names, wanted_topics
 
-    settings = source.settings(**topic_settings, job=job)
+    settings = source.settings(job=job)
     kafka = settings.kafka
     if acls or principal or role:
         if not is_table(output):

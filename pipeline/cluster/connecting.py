@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from shlex import quote
 from threading import Lock
 from typing import Any, Final, Literal, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -29,6 +30,7 @@ from pipeline.command_line import COMMAND_CONFIG, carried, command_text
 from pipeline.errors import ClusterUnreachable, PipelineError, Unreachable, UsageError
 from pipeline.process import restart_in_children
 from pipeline.settings.model import KafkaSettings
+from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
 
 
 class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python has no types
@@ -330,10 +332,22 @@ def _operations(described: Mapping[str, Any]) -> frozenset[str] | None:
     return frozenset("".join(word.capitalize() for word in name.split("_")) for name in names)
 
 
+_USUAL: Final[Mapping[str, str]] = {"usage": USAGE_TOPIC, "throttle": THROTTLE_TOPIC, "marker": MARKER_TOPIC}
+
+
+def creating_topics(bootstrap_servers: str, names: Mapping[str, str]) -> str:
+    """The command that creates the pipeline's topics, with variables for names that are not the usual ones.
+
+    * `names`: purpose (usage, throttle or marker) -> name.
+    """
+    named = [f"KQUOTA_KAFKA__{one.upper()}_TOPIC={quote(name)}" for one, name in names.items() if name != _USUAL[one]]
+    command = command_text("topics", "create", "--bootstrap-server", bootstrap_servers, about="cluster")
+    return " ".join([*named, command])
+
+
 def topic_missing(topic: str, bootstrap_servers: str, purpose: Literal["usage", "throttle", "marker"]) -> PipelineError:
     """The error of a topic of the pipeline that does not exist; its fix is the command that creates it."""
-    address = "--bootstrap-server", bootstrap_servers
-    fix = command_text("topics", "create", *address, f"--{purpose}-topic", topic, about="cluster")
+    fix = creating_topics(bootstrap_servers, {purpose: topic})
     return PipelineError(f"topic '{topic}' does not exist at {bootstrap_servers}", fix)
 
 

@@ -22,7 +22,7 @@ from kafka import admin as kafka_admin
 from kafka import errors as kafka_errors
 
 from pipeline.cluster.acls import Names
-from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, topic_missing
+from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, creating_topics, topic_missing
 from pipeline.command_line import command_text
 from pipeline.errors import Refused, TopicNotCreated
 from pipeline.settings.model import Settings
@@ -89,18 +89,6 @@ def topic_specs(
     )
 
 
-def create_command(bootstrap_servers: str, specs: Iterable[TopicSpec]) -> str:
-    """The command of kquota that creates these topics, with the names that are not the usual ones."""
-    usual: dict[str, str] = {"usage": USAGE_TOPIC, "throttle": THROTTLE_TOPIC, "marker": MARKER_TOPIC}
-    names = [
-        argument
-        for spec in specs
-        if spec.name != usual.get(spec.purpose, spec.name)
-        for argument in (f"--{spec.purpose}-topic", spec.name)
-    ]
-    return command_text("topics", "create", "--bootstrap-server", bootstrap_servers, *names, about="cluster")
-
-
 def create_topics(
     admin: Any, specs: Iterable[TopicSpec], replication_factor: int = -1
 ) -> dict[str, Literal["created", "exists"]]:
@@ -138,13 +126,13 @@ def check_topics(admin: Any, specs: Iterable[TopicSpec], bootstrap_servers: str)
         resources = [_ADMIN.ConfigResource(_ADMIN.ConfigResourceType.TOPIC, spec.name) for spec in there]
         settings = admin.describe_configs(resources, config_filter="all")["topic"]
     findings: list[Finding] = []
+    create = creating_topics(bootstrap_servers, {spec.purpose: spec.name for spec in wanted})
     for spec in wanted:
         if spec not in there:
-            create = create_command(bootstrap_servers, wanted)
             findings.append(Finding(spec.name, "error", "topic", "none", "there", create))
             continue
         partitions = len(described[spec.name]["partitions"])
-        findings += _check_partitions(spec, partitions, bootstrap_servers, create_command(bootstrap_servers, wanted))
+        findings += _check_partitions(spec, partitions, bootstrap_servers, create)
         values = {key: setting["value"] for key, setting in settings[spec.name].items()}
         findings += _check_settings(spec, values, bootstrap_servers)
     return findings

@@ -15,6 +15,7 @@ Callers hold one lock around every call (`pipeline.throttle.purgatory`).
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from shlex import quote
 from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -431,8 +432,8 @@ def _topic_of_another_job(job: str, owner: str) -> Conflict:
     own = f"{THROTTLE_TOPIC}.{job}"
     return Conflict(
         f"the throttle topic has records of job {owner!r}, and each job needs its own; this is job {job!r}",
-        f"give this job a topic of its own: set KQUOTA_KAFKA__THROTTLE_TOPIC={own}, and create it: "
-        f"{command_text('topics', 'create', '--throttle-topic', own, about='cluster')}",
+        "give this job a topic of its own, and start it in the same shell: "
+        f"export KQUOTA_KAFKA__THROTTLE_TOPIC={quote(own)} && {command_text('topics', 'create', about='cluster')}",
     )
 
 

@@ -70,8 +70,9 @@ def test_the_shell_script_goes_on_when_no_sidecar_answers() -> None:
 @pytest.mark.broker
 def test_the_shell_script_holds_off_while_the_sidecar_says_so(broker: EmbeddedBroker, job: ThrottleJob) -> None:
     job.throttle("alice")
-    command = [sys.executable, "-m", "pipeline.cli.main", "gate", "--listen", "127.0.0.1:0", "--topic", job.name]
-    with running(*command, "--bootstrap-server", broker.bootstrap_servers) as sidecar:
+    command = [sys.executable, "-m", "pipeline.cli.main", "gate", "--listen", "127.0.0.1:0"]
+    command += ["--bootstrap-server", broker.bootstrap_servers]
+    with running(*command, KQUOTA_KAFKA__THROTTLE_TOPIC=job.name) as sidecar:
         assert sidecar.stderr is not None
         address = f"http://127.0.0.1:{sidecar.stderr.readline().split()[3].rstrip(',')}"
         wait_until(lambda: ask_sidecar(address, "alice").returncode != 0, "the side-car to know of the throttle")

@@ -261,10 +261,14 @@ def test_the_operator_creates_and_checks_topics_or_the_error_names_what_is_missi
     access = topics.access(MECHANISM, "operator")
     file = topics.file(topics.properties(MECHANISM, "operator"))
     named = Names("op.usage", "op.throttle", "op.marker", "op")
-    options = ["--usage-topic", named.usage_topic, "--throttle-topic", named.throttle_topic]
-    options += ["--marker-topic", named.marker_topic, "--bootstrap-server", access.bootstrap_servers]
-    options += ["--command-config", str(file)]
-    invoke = CliRunner().invoke
+    options = ["--bootstrap-server", access.bootstrap_servers, "--command-config", str(file)]
+    invoke = CliRunner(
+        env={
+            "KQUOTA_KAFKA__USAGE_TOPIC": named.usage_topic,
+            "KQUOTA_KAFKA__THROTTLE_TOPIC": named.throttle_topic,
+            "KQUOTA_KAFKA__MARKER_TOPIC": named.marker_topic,
+        }
+    ).invoke
 
     refused = invoke(app, ["topics", "check", *options])
     assert isinstance(refused.exception, PermissionMissing)

@@ -13,14 +13,13 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
-from pipeline.cluster.connecting import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess, creating_topics
 from pipeline.cluster.topics import (
     Finding,
     JobTopics,
     TopicIds,
     TopicSpec,
     check_topics,
-    create_command,
     create_topics,
     id_text,
     is_other,
@@ -114,7 +113,7 @@ def test_topics_that_are_missing_are_errors_until_they_are_created_once(admin: A
     assert [(finding.topic, finding.severity, finding.what) for finding in findings] == [
         (name, "error", "topic") for name in NAMES
     ]
-    assert findings[0].fix == create_command(address, specs())
+    assert findings[0].fix == creating_topics(address, dict(zip(("usage", "throttle", "marker"), NAMES, strict=True)))
 
     assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "created")
     assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "exists")
@@ -164,16 +163,19 @@ def test_a_marker_of_many_partitions_is_an_error_and_a_small_usage_topic_a_warni
 
 
 def test_the_command_that_creates_topics_names_those_that_have_other_names() -> None:
-    usual = create_command("broker:9092", topic_specs(1, 1_000))
+    usual = creating_topics("broker:9092", {"usage": "quota.usage.v1", "throttle": "quota.throttle.v1"})
     assert usual.endswith("kquota topics create --bootstrap-server broker:9092")
-    named = create_command("broker:9092", topic_specs(1, 1_000, throttle_topic="nightly throttles"))
-    assert named == f"{usual} --throttle-topic 'nightly throttles'"
+    named = creating_topics("broker:9092", {"usage": "quota.usage.v1", "throttle": "nightly throttles"})
+    assert named == f"KQUOTA_KAFKA__THROTTLE_TOPIC='nightly throttles' {usual}"
 
 
 @pytest.mark.broker
-def test_the_command_line_creates_and_checks(admin: Any, broker: EmbeddedBroker) -> None:
-    names = ["--usage-topic", "t.usage", "--throttle-topic", "t.throttle", "--marker-topic", "t.marker"]
-    common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2", *names]
+def test_the_command_line_creates_and_checks(
+    admin: Any, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for purpose, name in zip(("USAGE", "THROTTLE", "MARKER"), NAMES, strict=True):
+        monkeypatch.setenv(f"KQUOTA_KAFKA__{purpose}_TOPIC", name)
+    common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2"]
     before = kquota("topics", "check", *common, "-o", "json")
     assert before.exit_code == 5
     assert [finding["topic"] for finding in json.loads(before.stdout)] == list(NAMES)
@@ -278,13 +280,14 @@ def test_a_command_grants_all_operations_on_one_resource() -> None:
     ]
 
 
-def test_the_command_line_prints_what_each_role_needs_without_a_cluster() -> None:
+def test_the_command_line_prints_what_each_role_needs_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     every = kquota("topics", "check", "--acls", "--bootstrap-server", "b:9092")
     assert every.exit_code == 0
     assert [line.partition(":")[0] for line in every.stdout.splitlines() if line[0] == "#"] == [
         f"# {role}" for role in ROLES
     ]
-    one = kquota("topics", "check", "--role", "meter", "--principal", "User:m", "--usage-topic", "u").stdout
+    monkeypatch.setenv("KQUOTA_KAFKA__USAGE_TOPIC", "u")
+    one = kquota("topics", "check", "--role", "meter", "--principal", "User:m").stdout
     names = Names("u", "quota.throttle.v1", "quota.marker.v1", "kquota")
     assert one.splitlines()[1:] == grant_commands(acls_of("meter", names), "User:m", "BROKER:9092")
     unknown = kquota("topics", "check", "--role", "root")
