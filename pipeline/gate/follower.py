@@ -26,7 +26,8 @@ from schemas.throttle_record import Target, ThrottleRecord
 log = logging.getLogger(__name__)
 
 NEW_PARTITIONS_MS: Final = 5_000
-PROBE_TIMEOUT_MS: Final = 3_000
+ASK_EVERY_SECONDS: Final = 2.0
+ASK_TIMEOUT_MS: Final = 3_000
 REFUSAL_WAIT_MS: Final = 1_000
 
 Ends = Mapping[Any, int]
@@ -54,6 +55,7 @@ class ThrottleTopicReader:
         self._topic_id: UUID | None = None
         self._next: dict[Any, int] = {}
         self._is_new_topic = False
+        self._ask_at = 0.0
 
     def open(self) -> None:
         """Begin at the start of the topic, or continue where it was if it was read before.
@@ -126,9 +128,17 @@ class ThrottleTopicReader:
                 self._next[partition] = records[-1].offset + 1
         return found
 
-    def probe(self) -> None:
-        """Send a request to the brokers: `poll` does not fail when no broker answers; this does."""
-        self._consumer.end_offsets(list(self._consumer.assignment()), timeout_ms=PROBE_TIMEOUT_MS)
+    def keep_up(self) -> bool:
+        """Read new partitions, too, and ask the brokers for something every 2 s; whether they have answered just now.
+
+        `poll` does not fail when no broker answers; this raises KafkaError.
+        """
+        self.add_partitions()
+        if time.monotonic() < self._ask_at:
+            return False
+        self._ask_at = time.monotonic() + ASK_EVERY_SECONDS
+        self._consumer.end_offsets(list(self._consumer.assignment()), timeout_ms=ASK_TIMEOUT_MS)
+        return True
 
     def line_of(self, error: BaseException) -> str:
         """What one of these calls has raised, in one line."""
@@ -186,7 +196,6 @@ RecordHandler = Callable[[Sequence[ThrottleRecord], bool], object]
 
 POLL_MS: Final = 200
 RETRY_SECONDS: Final = (0.5, 1.0, 2.0, 5.0)
-PROBE_EVERY_SECONDS: Final = 2.0
 
 
 class KafkaFollower:
@@ -283,7 +292,6 @@ class KafkaFollower:
     def _follow(self) -> None:
         ends, knows_all = self._reader.ends(), False
         self._state = "catching-up"
-        probe_at = time.monotonic() + PROBE_EVERY_SECONDS
         while not self._stopping.is_set():
             if self._reader.take_is_new_topic():
                 log.warning("the throttle topic was recreated; it is read from its start, earlier throttles are void")
@@ -299,10 +307,7 @@ class KafkaFollower:
                     self._hand_over(list(self._first.values()))
                     self._first, knows_all, self._state = {}, True, "following"
                     self._caught_up.set()
-            self._reader.add_partitions()
-            if time.monotonic() > probe_at:
-                self._reader.probe()
-                probe_at = time.monotonic() + PROBE_EVERY_SECONDS
+            self._reader.keep_up()
 
     def _gather(self, found: Sequence[Found]) -> None:
         """Keep the last record of each target, as partitions are read one after the other at first.
@@ -338,7 +343,6 @@ class ThrottleTail:
         self._since_ms = since_ms
         self._ends: Ends = reader.ends()
         self._first: list[Found] | None = []
-        self._probe_at = time.monotonic() + PROBE_EVERY_SECONDS
         self._is_away = False
 
     def step(self, wait_ms: int) -> list[ThrottleRecord]:
@@ -365,17 +369,13 @@ class ThrottleTail:
         return found.record.written_ms >= self._since_ms
 
     def _look_after_the_brokers(self) -> None:
-        if time.monotonic() < self._probe_at:
-            return
         try:
-            self._reader.add_partitions()
-            self._reader.probe()
+            has_answered = self._reader.keep_up()
         except KafkaError as exc:
             if not self._is_away:
                 log.warning("the throttle topic does not answer, it is retried: %s", self._reader.line_of(exc))
             self._is_away = True
-        else:
-            if self._is_away:
-                log.warning("the throttle topic answers; no record was missed")
+            return
+        if has_answered and self._is_away:
+            log.warning("the throttle topic answers; no record was missed")
             self._is_away = False
-        self._probe_at = time.monotonic() + PROBE_EVERY_SECONDS

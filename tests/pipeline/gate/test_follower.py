@@ -305,6 +305,9 @@ class GivenReader:
     def has_read(self, ends: dict[Any, int]) -> bool:
         return all(self._read.get(partition, 0) >= end for partition, end in ends.items())
 
+    def keep_up(self) -> bool:
+        return False
+
     def take_is_new_topic(self) -> bool:
         return False
 
