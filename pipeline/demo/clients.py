@@ -1,10 +1,9 @@
-"""The demo's load: all clients of a plan in one process. `python -m pipeline.demo.clients --plan FILE`.
+"""The demo's load: all clients of a plan in one process, `python -m pipeline.demo.clients`.
 
-Ends, within a second or two, on SIGTERM, on Ctrl-C, and when its stdin is closed: a parent that dies closes it, however
-it dies.
+The plan has passwords, so it comes by stdin. The process ends, within a second or two, on SIGTERM, on Ctrl-C, and when
+its stdin is closed: a parent that dies closes it, however it dies.
 """
 
-import argparse
 import logging
 import os
 import random
@@ -15,20 +14,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
+from pydantic import TypeAdapter
 
 from pipeline.cluster.connecting import open_client
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import plain_sign_in
-from pipeline.demo.folder import DEMO_TOPICS, SPLIT_TOPIC, DemoClient, DemoPlan
+from pipeline.demo.folder import DEMO_CLIENTS, DEMO_TOPICS, SPLIT_TOPIC, DemoClient
 from pipeline.errors import PipelineError, first_line
 from pipeline.gate.gate import Gate
 from pipeline.log import set_up_logging
+from schemas.names import THROTTLE_TOPIC
 
 
 @dataclass(slots=True)
@@ -183,10 +183,33 @@ class DemoClientThread:
         self._pace.used(size_bytes, time.monotonic() * 1000)
 
 
-def start_demo_clients(plan_path: Path, **popen: Any) -> "subprocess.Popen[bytes]":
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """Everything the process of the demo clients needs to know.
+
+    Attributes:
+        view_bootstrap_servers: Where the throttle topic is followed, without sign-in.
+        split_shares: The part of the split topic's requests that goes to each of its partitions.
+    """
+
+    bootstrap_servers: str
+    view_bootstrap_servers: str
+    passwords: Mapping[str, str]
+    throttle_topic: str = THROTTLE_TOPIC
+    clients: tuple[DemoClient, ...] = DEMO_CLIENTS
+    split_shares: tuple[float, ...] = (1.0,)
+
+
+_AS_JSON: Final = TypeAdapter(DemoPlan)
+
+
+def start_demo_clients(plan: DemoPlan, **popen: Any) -> "subprocess.Popen[bytes]":
     """Start the load as a child of this process; it ends with it. Close its stdin, or terminate it, to stop it."""
-    command = [sys.executable, "-m", "pipeline.demo.clients", "--plan", str(plan_path)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, **popen)  # noqa: S603 - our own module
+    command = [sys.executable, "-m", "pipeline.demo.clients"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, **popen)  # noqa: S603 - our own module
+    if child.stdin is not None:
+        child.stdin.write(_AS_JSON.dump_json(plan) + b"\n")
+    return child
 
 
 def create_demo_topics(admin: Any, brokers: int) -> None:
@@ -225,13 +248,12 @@ def _listen_to_parent(stopping: Event) -> None:
     stopping.set()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Entry point of the module."""
-    parser = argparse.ArgumentParser(description="Runs the clients of the demo.")
-    parser.add_argument("--plan", type=Path, required=True, help="JSON file written by DemoPlan.write")
-    plan_path: Path = parser.parse_args(arguments).plan
     set_up_logging("WARNING")
-    plan, stopping = DemoPlan.read(plan_path), Event()
+    with open(0, "rb", buffering=0, closefd=False) as given:
+        plan = _AS_JSON.validate_json(given.readline())
+    stopping = Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stopping.set())
     Thread(target=_listen_to_parent, args=(stopping,), name="stdin-watch", daemon=True).start()

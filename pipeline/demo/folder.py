@@ -10,7 +10,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,7 +19,7 @@ from pipeline.errors import UsageError
 from pipeline.process import ProcessLock
 from pipeline.settings.model import Settings
 from quota.entity import QUOTA_TYPES
-from schemas.names import THROTTLE_TOPIC, USAGE_TOPIC
+from schemas.names import USAGE_TOPIC
 
 Role = Literal["produce", "consume"]
 
@@ -109,35 +109,6 @@ def split_shares(brokers: int) -> tuple[float, ...]:
     return (0.9, *[0.1 / others] * others) if others else (1.0,)
 
 
-@dataclass(frozen=True, slots=True)
-class DemoPlan:
-    """Everything the process of the demo clients needs to know, as one JSON file.
-
-    Attributes:
-        view_bootstrap_servers: Where the throttle topic is followed, without sign-in.
-        split_shares: The part of the split topic's requests that goes to each of its partitions.
-    """
-
-    bootstrap_servers: str
-    view_bootstrap_servers: str
-    passwords: Mapping[str, str]
-    throttle_topic: str = THROTTLE_TOPIC
-    clients: tuple[DemoClient, ...] = DEMO_CLIENTS
-    split_shares: tuple[float, ...] = (1.0,)
-
-    def write(self, path: Path) -> None:
-        """Write the plan, readable by its owner alone: it holds passwords."""
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(asdict(self), indent=2), encoding="utf-8")
-
-    @classmethod
-    def read(cls, path: Path) -> "DemoPlan":
-        """Read a plan; a `ValueError` or `TypeError` if it is none or lacks something."""
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        clients = tuple(DemoClient(**client) for client in stored["clients"])
-        return cls(**stored | {"clients": clients, "split_shares": tuple(stored["split_shares"])})
-
-
 def demo_users() -> Iterator[str]:
     """The users the broker must know, each once."""
     return iter(dict.fromkeys(client.user for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)))
@@ -164,7 +135,6 @@ class DemoFolder:
         self.broker = root / "broker"
         self.tables = root / "tables"
         self.checkpoint = root / "checkpoint"
-        self.clients_plan = root / "clients.json"
         self.sync_log = root / "sync.log"
         self.dashboard_log = root / "dashboard.log"
         self.settings_file = root / "kquota.toml"

@@ -20,13 +20,12 @@ from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import create_topics, wanted_topics
 from pipeline.command_line import CONFIG, command_text
 from pipeline.demo.broker import BrokerOptions, EmbeddedCluster
-from pipeline.demo.clients import create_demo_topics, start_demo_clients
+from pipeline.demo.clients import DemoPlan, create_demo_topics, start_demo_clients
 from pipeline.demo.folder import (
     DEMO_CLIENTS,
     DEMO_QUOTAS,
     STOCK_CLIENTS,
     DemoFolder,
-    DemoPlan,
     split_shares,
     write_candidate,
     write_settings,
@@ -122,15 +121,14 @@ class Load:
         """Start the sync and all clients."""
         servers = self._cluster.bootstrap_servers
         self._keep(start_command(self._folder, self._folder.sync_log, "quotas", "sync", "--bootstrap-server", servers))
-        plan_path = self._folder.clients_plan
-        DemoPlan(
+        plan = DemoPlan(
             bootstrap_servers=self._cluster.sasl_bootstrap_servers,
             view_bootstrap_servers=servers,
             passwords=self._folder.passwords(),
             clients=(*DEMO_CLIENTS, *STOCK_CLIENTS),
             split_shares=split_shares(len(self._cluster.brokers)),
-        ).write(plan_path)
-        self._keep(start_demo_clients(plan_path, start_new_session=True))
+        )
+        self._keep(start_demo_clients(plan, start_new_session=True))
         log.info("eight clients that listen to throttles are sending and reading, and two that do not")
         log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
 
@@ -209,7 +207,7 @@ def start_over(folder: DemoFolder, job: str) -> None:
     """
     brokers = folder.brokers(max(folder.former_brokers(), 1))
     data = (
-        *(folder.checkpoint, *brokers, folder.password_file, folder.clients_plan),
+        *(folder.checkpoint, *brokers, folder.password_file),
         *(folder.sync_log, folder.settings_file, folder.candidate, folder.tables),
     )
     with job_lock(folder.root, job, str(folder.tables)):

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,8 +14,8 @@ from kafka import KafkaAdminClient
 
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker, plain_sign_in
-from pipeline.demo.clients import DemoClientThread, Pace
-from pipeline.demo.folder import DemoClient, DemoPlan
+from pipeline.demo.clients import DemoClientThread, DemoPlan, Pace
+from pipeline.demo.folder import DemoClient
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 BOTH = (
@@ -33,14 +32,11 @@ def admin(broker: EmbeddedBroker) -> Iterator[Any]:
 
 
 @pytest.fixture
-def plan_path(broker: EmbeddedBroker, admin: Any) -> Iterator[Path]:
+def plan(broker: EmbeddedBroker, admin: Any) -> DemoPlan:
     topic = f"demo.throttle.{time.time_ns()}"
     names = (topic, "demo.orders")
     create_topics(admin, [TopicSpec(name, "demo", 1, "any", {}, {}) for name in names])
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "plan.json"
-        DemoPlan(broker.sasl_bootstrap_servers, broker.bootstrap_servers, broker.users, topic, BOTH).write(path)
-        yield path
+    return DemoPlan(broker.sasl_bootstrap_servers, broker.bootstrap_servers, broker.users, topic, BOTH)
 
 
 class Waits:
@@ -57,10 +53,10 @@ class Waits:
 
 @pytest.mark.broker
 def test_clients_never_exceed_their_rate_stand_still_while_throttled_and_go_on(
-    broker: EmbeddedBroker, plan_path: Path
+    broker: EmbeddedBroker, plan: DemoPlan
 ) -> None:
     """That they reach their rate too is shown on a hand-set clock, below: a slow machine may miss it here."""
-    del plan_path  # it has made the topic
+    del plan  # it has made the topic
     waits, stopping, began = Waits(), Event(), time.monotonic()
     clients = [
         DemoClientThread(
@@ -100,11 +96,10 @@ def test_clients_never_exceed_their_rate_stand_still_while_throttled_and_go_on(
 
 
 @pytest.mark.broker
-def test_the_load_ends_with_its_parent(plan_path: Path) -> None:
+def test_the_load_ends_with_its_parent(plan: DemoPlan) -> None:
     program = (
-        "import os, sys, time; from pathlib import Path; "
-        "from pipeline.demo.clients import start_demo_clients; "
-        f"print(start_demo_clients(Path({str(plan_path)!r}), stdout=2).pid, flush=True); "
+        "import os, sys, time; from pipeline.demo.clients import DemoClient, DemoPlan, start_demo_clients; "
+        f"print(start_demo_clients({plan!r}, stdout=2).pid, flush=True); "
         "time.sleep(2); os.kill(os.getpid(), 9)"
     )
     parent = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False, text=True)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from pipeline.demo.folder import (
     MARK,
     STOCK_CLIENTS,
     DemoFolder,
-    DemoPlan,
     at_the_end,
     demo_users,
     split_shares,
@@ -283,13 +281,3 @@ def test_each_client_resolves_to_the_quota_it_is_said_to_have() -> None:
     rows = [resolved[client.user, client.client_id, rate_of[client.role]] for client in CLIENTS]
     assert [row["bound"] for row in rows] == [client.quota_bytes_per_second for client in CLIENTS]
     assert {row["level"] for row in rows} == {1, 2, 3, 4, 6, 7}
-
-
-def test_a_plan_comes_back_as_it_was_written_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    plan = DemoPlan("127.0.0.1:2", "127.0.0.1:1", PASSWORDS)
-    path = tmp_path / "plan.json"
-
-    plan.write(path)
-
-    assert DemoPlan.read(path) == plan
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
