@@ -42,7 +42,7 @@ def use(job: HandJob, produced_bytes: int) -> None:
 
 
 def test_from_usage_to_a_record_and_from_an_edit_to_a_release(tmp_path: Path) -> None:
-    """Without Spark, whose part is `stream/query`, `usage_reader`, `collect` and `session`."""
+    """Without Spark, whose part is `stream/query`, `usage_reader` and `session`."""
     job = HandJob(tmp_path, {"producer_byte_rate": 1_000.0})
     job.start()
     for _ in range(3):

@@ -1,6 +1,6 @@
 """The reader of usage: messages in; summed usage, dead letters and counts out.
 
-`read_usage` is called by the driver for small batches, and by Spark's executors for large ones (`collect`). A message
+`read_usage` is called by the driver for small batches, and by Spark's executors for large ones (`query`). A message
 is one JSON object or an array of objects. What is JSON is decided here, and what is a usage event by the model
 `UsageEvent`:
 
