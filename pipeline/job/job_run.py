@@ -24,10 +24,9 @@ from pipeline.cluster.topics import (
 )
 from pipeline.errors import Unreachable, UsageError
 from pipeline.failpoints import failpoint
-from pipeline.job.metrics import Listeners, RunGauges
+from pipeline.job.metrics import AppendClocks, Listeners, RunGauges
 from pipeline.process import Background
 from pipeline.settings.model import Settings, TablesSettings
-from pipeline.stream.append_clocks import AppendClocks
 from pipeline.stream.checkpoint import (
     Checkpoint,
     CheckpointFiles,

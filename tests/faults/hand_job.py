@@ -24,7 +24,7 @@ from pipeline.cluster.topics import JobTopics
 from pipeline.errors import ClusterUnreachable
 from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached, failpoint
 from pipeline.job.job_run import take_over
-from pipeline.job.metrics import Listeners, RunGauges
+from pipeline.job.metrics import AppendClocks, Listeners, RunGauges
 from pipeline.settings.model import (
     EngineSettings,
     KafkaSettings,
@@ -33,7 +33,6 @@ from pipeline.settings.model import (
     StreamSettings,
     TablesSettings,
 )
-from pipeline.stream.append_clocks import AppendClocks
 from pipeline.stream.checkpoint import OffsetRange
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RatesTable
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
