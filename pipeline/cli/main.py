@@ -12,7 +12,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from pipeline.cli import meter, quota_edits, quotas, services, setup, throttles, topics, what_if
+from pipeline.cli import meter, quota_edits, quotas, services, setup, throttles, what_if
 from pipeline.cli.options import unbundled
 from pipeline.cli.output import discard_output, print_what_it_can, remark, say
 from pipeline.command_line import carry_nothing, not_installed
@@ -72,9 +72,11 @@ _COMMANDS: Final[Commands] = {
     ),
     "tables": Group(
         "Create the Delta tables of the pipeline; print SQL for views over them.",
-        {"create": setup.create, "views": setup.views},
+        {"create": setup.create_tables, "views": setup.views},
     ),
-    "topics": Group("Create and check the topics of the pipeline.", {"create": topics.create, "check": topics.check}),
+    "topics": Group(
+        "Create and check the topics of the pipeline.", {"create": setup.create_topics, "check": setup.check_topics}
+    ),
     "meter": Group(
         "Turn what a broker observes into usage events.",
         {
