@@ -19,10 +19,11 @@ from pipeline.cluster.acls import acls_of
 from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, refuse_unpermitted
 from pipeline.cluster.topics import check_topics, refuse_unfit, resource_names, wanted_topics
 from pipeline.errors import ClusterUnreachable, MasterUnreachable, PipelineError, QueryFailed, first_line
-from pipeline.job.job_run import JobRun, Place
+from pipeline.job.job_run import JobRun
 from pipeline.job.metrics import Listeners
 from pipeline.job.status import Heartbeat, job_lock
 from pipeline.settings.model import Settings
+from pipeline.stream.job_tables import DriverEpoch
 from pipeline.stream.session import SparkStarter
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Job:
         self._listeners = listeners
         self._waits = waits
         self._takes_topic = takes_topic
+        self._access = ClusterAccess.from_settings(settings.kafka)
+        self._epoch = DriverEpoch()
         self._clock = SystemClock()
         self._heartbeat = Heartbeat(settings.run_dir, settings.job, settings.tables.root)
         self._stopping = Event()
@@ -67,18 +70,17 @@ class Job:
             PipelineError: The job cannot start, the query has failed more than `restart_limit` times in a row, or the
                 JVM of Spark has ended.
         """
-        access = ClusterAccess.from_settings(self._settings.kafka)
         with job_lock(self._settings.run_dir, self._settings.job, self._settings.tables.root):
             with step("cluster and topics"):
-                place = self._reached_place(access)
-            if place is not None:
-                self._run_with_restarts(place, starter)
+                cluster = self._reached_cluster()
+            if cluster is not None:
+                self._run_with_restarts(cluster, starter)
 
-    def _reached_place(self, access: ClusterAccess) -> Place | None:
-        """The place, as soon as the cluster answers: tried again without end. None if asked to stop meanwhile."""
+    def _reached_cluster(self) -> str | None:
+        """The cluster's name, as soon as it answers: tried again without end. None if asked to stop meanwhile."""
         for rest_seconds in chain(_RETRY_SECONDS, repeat(_RETRY_SECONDS[-1])):
             try:
-                return self._place(access)
+                return self._checked_cluster()
             except ClusterUnreachable as exc:
                 if not self._waits:
                     raise
@@ -87,7 +89,9 @@ class Job:
                 break
         return None
 
-    def _place(self, access: ClusterAccess) -> Place:
+    def _checked_cluster(self) -> str:
+        """Check the job's rights and topics; returns the name of the cluster that the job's rows carry."""
+        access = self._access
         with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
             rights = acls_of("job", resource_names(self._settings))
             refuse_unpermitted(admin, rights, access.client_options(), access.bootstrap_servers)
@@ -97,13 +101,13 @@ class Job:
             if finding.severity == "warning":
                 log.warning("%s; %s", finding, finding.fix)
         refuse_unfit(findings)
-        return Place(access, cluster)
+        return cluster
 
-    def _run_with_restarts(self, place: Place, starter: SparkStarter) -> None:
+    def _run_with_restarts(self, cluster: str, starter: SparkStarter) -> None:
         failures = 0
         while not self._stopping.is_set():
             began = perf_counter()
-            failure = self._run_once(place, starter)
+            failure = self._run_once(cluster, starter)
             if failure is None or self._stopping.is_set():
                 return
             jvm_ended = starter.jvm_ended()
@@ -114,7 +118,7 @@ class Job:
                 del failure
                 gc.collect()
                 continue
-            outage = self._outage(failure, place)
+            outage = self._outage(failure)
             was_healthy = perf_counter() - began > _HEALTHY_AFTER_SECONDS
             failures = 0 if outage else 1 if was_healthy else failures + 1
             if outage is not None and not self._waits:
@@ -132,15 +136,15 @@ class Job:
             # alone for hours.
             del failure
             gc.collect()
-            if self._stopping.wait(rest_seconds) or (outage and self._reached_place(place.access) is None):
+            if self._stopping.wait(rest_seconds) or (outage and self._reached_cluster() is None):
                 return
 
-    def _outage(self, failure: BaseException, place: Place) -> ClusterUnreachable | None:
+    def _outage(self, failure: BaseException) -> ClusterUnreachable | None:
         """Why the cluster is away, if it is: by the failure, or because it does not answer now."""
         if isinstance(failure, ClusterUnreachable):
             return failure
         try:
-            with place.access.admin() as admin, as_cluster_error(place.access.bootstrap_servers):
+            with self._access.admin() as admin, as_cluster_error(self._access.bootstrap_servers):
                 admin.describe_cluster()
         except ClusterUnreachable as exc:
             return exc
@@ -148,13 +152,13 @@ class Job:
             log.debug("the cluster answers with an error: %s", exc)
         return None
 
-    def _run_once(self, place: Place, starter: SparkStarter) -> BaseException | None:
+    def _run_once(self, cluster: str, starter: SparkStarter) -> BaseException | None:
         """One life of the query; returns what ended it, None if it was asked to stop."""
         run: JobRun | None = None
         self._heartbeat.forget()
         try:
             with step("tables and recovery"):
-                run = JobRun(self._settings, place, self._clock, self._listeners)
+                run = JobRun(self._settings, cluster, self._epoch, self._clock, self._listeners)
                 recovered = run.take_over(self._takes_topic)
                 self._takes_topic = False
                 spans, newest = run.sample_topic()

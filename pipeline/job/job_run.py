@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from threading import Lock
@@ -234,25 +233,22 @@ _LONGEST_REST_MS: Final = 25
 _TOPICS_POLL_MS: Final = 5_000  # for a job without new usage: each batch looks at the ids of the topics, too
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The cluster a job works for: how to reach it, the name its rows carry, and the epoch of this process there."""
-
-    access: ClusterAccess
-    cluster: str
-    epoch: DriverEpoch = field(default_factory=DriverEpoch)
-
-
 class JobRun:
     """Engine, purgatory and query, rebuilt from the tables.
 
     Making one builds the parts and changes nothing outside. `take_over` fences an earlier driver, rebuilds the engine
     and publishes what was left; `start` starts the query and the threads; `close` ends them in reverse.
+
+    * `cluster`: The name that the job's rows carry.
+    * `epoch`: That of this process, for all its runs.
     """
 
-    def __init__(self, settings: Settings, place: Place, clock: Clock, listeners: Listeners) -> None:
+    def __init__(
+        self, settings: Settings, cluster: str, epoch: DriverEpoch, clock: Clock, listeners: Listeners
+    ) -> None:
         self._settings = settings
-        self._place = place
+        self._access = ClusterAccess.from_settings(settings.kafka)
+        self._epoch = epoch
         self._clock = clock
         self._listeners = listeners
         self._failure: BaseException | None = None
@@ -261,15 +257,13 @@ class JobRun:
         self._checkpoint = CheckpointFiles(settings.stream.checkpoint)
         self._quota_table = QuotaTable(settings.tables.root)
         self._quotas = QuotaSource(self._quota_table)
-        self._tables = JobTables(
-            self._open_writer, settings.job, place.cluster, settings.stream.sensor_state_interval_ms
-        )
-        topic = KafkaThrottleTopic.from_settings(settings, place.access)
+        self._tables = JobTables(self._open_writer, settings.job, cluster, settings.stream.sensor_state_interval_ms)
+        topic = KafkaThrottleTopic.from_settings(settings, self._access)
         self._enforcement = assemble(
             settings,
             settings.scope or self._quotas.scope,
-            place.cluster,
-            Publisher(settings.job, place.cluster, self._tables.throttle_events, topic, listeners.announce),
+            cluster,
+            Publisher(settings.job, cluster, self._tables.throttle_events, topic, listeners.announce),
             clock,
         )
         self._purgatory = self._enforcement.purgatory
@@ -277,13 +271,13 @@ class JobRun:
         self._rates = RatesTable(
             self._tables.writers["rates"],
             rates_uri,
-            place.cluster,
+            cluster,
             self._enforcement.decider,
             self._purgatory.held_until,
             clock,
         )
         kafka = settings.kafka
-        self._ids = TopicIds(place.access, (kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic))
+        self._ids = TopicIds(self._access, (kafka.usage_topic, kafka.throttle_topic, kafka.marker_topic))
         self._topics = JobTopics(settings, self._ids)
         self._clocks = AppendClocks(settings.stream.clock_tolerance_ms)
         self._gauges = RunGauges(self._purgatory, self._quotas, self._clocks, self._rates)
@@ -322,12 +316,12 @@ class JobRun:
             Conflict: The tables are another job's, the topic has records of other tables, or another driver has taken
                 over.
         """
-        settings, place = self._settings, self._place
+        settings = self._settings
         claim_tables(settings.tables.root, settings.job)
         self._topics.begin()
         recovered = take_over(
             self._tables,
-            place.epoch,
+            self._epoch,
             self._quotas,
             self._enforcement,
             self._clock,
@@ -341,7 +335,7 @@ class JobRun:
 
     def sample_topic(self) -> tuple[dict[str, Span], list[bytes]]:
         """The offsets that the usage topic has, and some of its newest messages."""
-        return spans_and_newest(self._place.access, self._settings.kafka.usage_topic, _SAMPLE_MESSAGES)
+        return spans_and_newest(self._access, self._settings.kafka.usage_topic, _SAMPLE_MESSAGES)
 
     def start(
         self, spark: SparkSession, recovered: Recovered, spans: Mapping[str, Span], newest: Sequence[bytes]
@@ -375,7 +369,7 @@ class JobRun:
         self._listeners.began(self._gauges)
 
     def _query_of(self, spark: SparkSession, batch: MicroBatch, begin_at: str) -> UsageQuery:
-        settings, access = self._settings, self._place.access
+        settings, access = self._settings, self._access
         source = read_usage_topic(
             spark,
             access.bootstrap_servers,

@@ -5,7 +5,6 @@ import weakref
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -37,13 +36,16 @@ class FailingOnce(Job):
 
     def __init__(self, folder: Path, failure: Exception, restart_limit: int = 5) -> None:
         stream = StreamSettings(restart_limit=restart_limit)
-        super().__init__(Settings(run_dir=folder, stream=stream), Listeners(lambda *_: None, lambda _: None))
+        kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+        super().__init__(
+            Settings(run_dir=folder, stream=stream, kafka=kafka), Listeners(lambda *_: None, lambda _: None)
+        )
         self.failures = [failure]
         self.ended_run: weakref.ref[Run] | None = None
         self.was_kept: bool | None = None
 
-    def _run_once(self, place: Any, starter: SparkStarter) -> BaseException | None:
-        del place, starter
+    def _run_once(self, cluster: str, starter: SparkStarter) -> BaseException | None:
+        del cluster, starter
         if self.ended_run is not None:
             self.was_kept = self.ended_run() is not None
             return None
@@ -54,7 +56,7 @@ class FailingOnce(Job):
         except (ArithmeticError, PipelineError) as exc:
             return exc  # its traceback has this frame, with the run
 
-    def _outage(self, failure: BaseException, place: Any) -> None:
+    def _outage(self, failure: BaseException) -> None:
         """There is no cluster here that could be away."""
 
     def give_up(self) -> PipelineError:
@@ -63,7 +65,7 @@ class FailingOnce(Job):
         return given_up.value
 
     def restart(self) -> None:
-        self._run_with_restarts(None, starter_of(self._settings))  # type: ignore[arg-type]
+        self._run_with_restarts("c", starter_of(self._settings))
 
 
 class FailingAlways(FailingOnce):
@@ -71,8 +73,8 @@ class FailingAlways(FailingOnce):
 
     attempts = 0
 
-    def _run_once(self, place: Any, starter: SparkStarter) -> BaseException:
-        del place, starter
+    def _run_once(self, cluster: str, starter: SparkStarter) -> BaseException:
+        del cluster, starter
         self.attempts += 1
         return self.failures[0]
 
@@ -145,20 +147,20 @@ def test_an_outage_does_not_count_as_failures_in_a_row(tmp_path: Path, caplog: p
     class Away(FailingOnce):
         """Its cluster is away for three restarts."""
 
-        def _run_once(self, place: Any, starter: SparkStarter) -> BaseException | None:
-            del place, starter
+        def _run_once(self, cluster: str, starter: SparkStarter) -> BaseException | None:
+            del cluster, starter
             return self.failures.pop() if self.failures else None
 
-        def _outage(self, failure: BaseException, place: Any) -> ClusterUnreachable:  # type: ignore[override]
-            del failure, place
+        def _outage(self, failure: BaseException) -> ClusterUnreachable:  # type: ignore[override]
+            del failure
             return ClusterUnreachable("b:9092", "connection refused", "start it")
 
-        def _reached_place(self, access: Any) -> Any:
-            return access
+        def _reached_cluster(self) -> str:
+            return "c"
 
     job = Away(tmp_path, ArithmeticError(), restart_limit=1)
     job.failures = [ArithmeticError("the source failed") for _ in range(3)]
-    job._run_with_restarts(SimpleNamespace(access="place"), starter_of(job._settings))  # type: ignore[arg-type]
+    job._run_with_restarts("c", starter_of(job._settings))
     assert caplog.messages.count("the source failed. Starting again when the cluster answers") == 3
 
 
