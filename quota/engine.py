@@ -1,6 +1,6 @@
 """The quota engine: usage in, decisions out. All it knows was given to its methods: no clock, no I/O."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -171,6 +171,15 @@ class QuotaEngine:
         self._sensors.begin_epoch(now_ms - last_ms, now_ms // self.sample_window_ms)
         self._evaluated_at_ms = now_ms
 
+    def forgive(self, sensors: Iterable[tuple[str, str]]) -> None:
+        """Forget the debts of sensors: their sample windows become empty, and their buckets full. All others stay.
+
+        Args:
+            sensors: the tags of each, user and client-id, "" for one that is not a tag. The client-id `<default>` is
+                every client-id of the user. In broker scope it is the sensors of all brokers.
+        """
+        self._sensors.forgive(sensors)
+
     def record(self, usage: pa.Table, evaluated_at_ms: int) -> pa.Table:
         """Add a batch of usage to the sensors and decide who is over quota.
 
@@ -268,9 +277,12 @@ class QuotaEngine:
         enforced = (key for key in self._sensors.recording if key[0] is Side.ENFORCED)
         for key in enforced if is_known.any() else ():
             quota_type = key[1]
-            of_type = self._sensors.by_key[key]
+            of_type, is_other = self._sensors.by_key.get(key), preferred != quota_type
+            if of_type is None:  # no usage came since it has quotas
+                is_known &= is_user & is_other
+                continue
             ids = sensors[quota_type] = np.where(is_user, users, self._sensors.entities.sensors(key, entities))
-            holds_user, is_other = of_type.holds_user[ids], preferred != quota_type
+            holds_user = of_type.holds_user[ids]
             is_known &= np.where(is_user, is_other | (of_type.is_resolved[ids] & holds_user), ids != UNRESOLVED)
             bound[quota_type] = np.where(np.where(is_user, is_other, holds_user), np.inf, of_type.bound[ids])
             if np.isinf(bound[quota_type]).all():

@@ -151,6 +151,10 @@ class SampleWindows:
         row = self._last[column]
         row[sensors] = np.maximum(row[sensors], offset)
 
+    def empty(self, sensors: Ids) -> None:
+        """Make all windows of some sensors as if they had never recorded anything."""
+        self._sums[:, sensors], self._last[:, sensors], self._total[sensors] = 0, _UNTOUCHED, 0
+
     def are_behind(self, sensors: Ids) -> Flags:
         """Which sensors have no usage in the newest two windows."""
         newest, before = (self._last[(self._newest - back) % (self._n + 1)][sensors] for back in (0, 1))
@@ -288,6 +292,10 @@ class TokenBuckets:
         least = np.minimum(tokens, burst * -most_bursts)
         self._tokens[sensors] = np.maximum(tokens - amounts, least)
         self._refilled_at_ms[sensors] += since_ms
+
+    def fill(self, sensors: Ids) -> None:
+        """Make some buckets full, as if they had never been charged."""
+        self._tokens[sensors], self._refilled_at_ms[sensors] = _FULL, 0
 
     def tokens_left(self, sensors: Ids, bound: Floats) -> Floats:
         """The tokens of sensors right after their last charge, when each was last refilled. T must be finite."""

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import names_of, names_where
-from quota.entity import QUOTA_TYPES
+from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.errors import InvalidUsage
 from quota.rates import (
     MAX_DEBT_BURSTS,
@@ -310,6 +310,19 @@ class SensorTable:
             sensors.windows.restart(newest)
             if sensors.buckets is not None:
                 sensors.buckets.move_clock(moved_ms)
+
+    def forgive(self, sensors: Iterable[tuple[str, str]]) -> None:
+        """See `QuotaEngine.forgive`."""
+        names = self.numbers.names(np.arange(len(self)))
+        for user, client_id in sensors:
+            is_meant = pc.equal(names["sensor_client_id"], client_id)
+            if client_id == DEFAULT:
+                is_meant = pc.not_equal(names["sensor_client_id"], "")
+            ids = np.flatnonzero(pc.and_(is_meant, pc.equal(names["sensor_user"], user)).to_numpy())
+            for of_type in self.by_key.values():
+                of_type.windows.empty(ids)
+                if of_type.buckets is not None:
+                    of_type.buckets.fill(ids)
 
     def look_up(self, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
         """The entity of each row, and its sensor (made if missing) per side and type: one array if all agree."""

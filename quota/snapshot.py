@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Final, Literal, Self, cast
 
-from quota.entity import QUOTA_TYPES, Level, level_of
+import numpy as np
+
+from quota.arrays import Ints
+from quota.entity import DEFAULT, QUOTA_TYPES, Level, level_of
 from quota.errors import InvalidQuotas
 
 Mode = Literal["enforce", "shadow", "exempt"]
@@ -36,10 +39,17 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSnapshot:
-    """All quotas of one version of the table, one per entity, in the order of the rows."""
+    """All quotas of one version of the table, one per entity, in the order of the rows.
+
+    Attributes:
+        forgiven: user, client-id and `forgiven_until_ms` of each row that forgives the debts of a sensor. The row names
+            the sensor by its tags, whatever quota it has; with the client-id `<default>` it names those of every
+            client-id of the user.
+    """
 
     version: int
     quotas: tuple[Quota, ...]
+    forgiven: tuple[tuple[str, str, int], ...] = ()
 
     @classmethod
     def from_rows(
@@ -49,7 +59,8 @@ class QuotaSnapshot:
 
         Args:
             rows: mappings with the columns of `quotas`. Other columns are ignored. A bound that is missing or null
-                means no bound; a mode that is missing or null means `enforce`. Byte rates may be fractions.
+                means no bound; a mode that is missing or null means `enforce`. Byte rates may be fractions. A row
+                that has a `forgiven_until_ms`, no bound, and is not exempt is no quota: it only forgives.
             mode: `shadow` reads every `enforce` row as a `shadow` row, so that nothing is enforced.
 
         Raises:
@@ -58,7 +69,7 @@ class QuotaSnapshot:
         """
         problems: list[str] = []
         seen: dict[tuple[str, str], int] = {}
-        quotas = []
+        quotas, forgiven = [], []
         for number, row in enumerate(rows, start=1):
             quota = _read_row(row, number, mode, problems)
             if quota is None:
@@ -68,12 +79,32 @@ class QuotaSnapshot:
                 entity = f"user {quota.user!r}, client-id {quota.client_id!r}"
                 problems.append(f"row {number}: {entity} is in row {first} too")
                 continue
-            quotas.append(quota)
+            until_ms = row.get("forgiven_until_ms")
+            if isinstance(until_ms, int):
+                forgiven.append((quota.user, quota.client_id, until_ms))
+            if until_ms is None or quota.mode == "exempt" or any(bound is not None for bound in quota.bounds):
+                quotas.append(quota)
         if mode not in {"enforce", "shadow"}:
             problems.append(f"the table cannot be read in mode {mode!r}; known are enforce, shadow")
         if problems:
             raise InvalidQuotas(version, problems)
-        return cls(version, tuple(quotas))
+        return cls(version, tuple(quotas), tuple(forgiven))
+
+    def forgiven_since(self, before: "QuotaSnapshot") -> tuple[tuple[str, str], ...]:
+        """User and client-id of the rows that forgive, and did not yet, or not until so late, in an earlier version."""
+        if self.forgiven == before.forgiven:
+            return ()
+        known = {one[:2]: one[2] for one in before.forgiven}
+        return tuple(one[:2] for one in self.forgiven if one[2] > known.get(one[:2], 0))
+
+    def forgiven_until_ms(self, sensors: Iterable[tuple[str, str]]) -> Ints:
+        """Until when the debts of sensors are forgiven, by their tags ("" for none), int64[n]; 0 for never."""
+        until_ms = {one[:2]: one[2] for one in self.forgiven}
+        found = (
+            max(until_ms.get((user, client_id), 0), until_ms.get((user, DEFAULT), 0) if client_id else 0)
+            for user, client_id in sensors
+        )
+        return np.fromiter(found, np.int64)
 
 
 def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems: list[str]) -> Quota | None:

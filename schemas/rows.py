@@ -31,6 +31,11 @@ class QuotaRow(c.Row):
     )
     owner: c.Text | None = c.field("Who is responsible for the quota.", default=None)
     note: c.Text | None = c.field("Why the quota is what it is.", default=None)
+    forgiven_until_ms: c.EpochMs | None = c.field(
+        "When an operator has forgiven the debts of the sensor with these two names as its tags; with the client-id "
+        "`<default>` those of each client-id of the user. Null = not lately.",
+        default=None,
+    )
 
     @model_validator(mode="after")
     def _names_an_entity(self) -> Self:

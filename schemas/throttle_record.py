@@ -92,7 +92,7 @@ class ThrottleRecord(BaseModel):
     window_ms: c.DurationMs = c.field("W, the span the rate was measured over.", ge=0)
     tokens: c.Tokens | None = c.field("Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
     owed_ms: c.DurationMs = c.field("How much longer the client must wait, as seen when it was decided.", ge=0)
-    cause: Cause = c.field("Why the record was published. `forgiven` and `recovered` are reserved: no job writes them.")
+    cause: Cause = c.field("Why the record was published. `recovered` is reserved: no job writes it.")
     decision_id: c.Name = c.field("The decision that began the throttle; renewals and release keep it.", min_length=1)
     publish_seq: c.Number = c.field("Position among all records of the job; no gaps.", ge=0)
     batch_id: c.Number = c.field("The last micro-batch whose usage the record is based on.")

@@ -122,6 +122,7 @@ SELECT publish_seq, written_at_ms, timestamp_millis(written_at_ms) AS written_at
     ELSE 'renew' END AS verb,
   cause,
   CASE
+    WHEN cause = 'forgiven' THEN concat('an operator forgave the ', owed_text, ' that it owed')
     WHEN action = 'release' AND bound IS NULL THEN 'its quota was taken away'
     WHEN action = 'release' AND cause = 'quota_changed' THEN concat('its quota was edited: now ', bound_text)
     WHEN action = 'release' AND owed_ms > 0 THEN concat('its time is over, and ', owed_ms, ' ms that it owes are let go')

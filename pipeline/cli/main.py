@@ -67,6 +67,7 @@ _COMMANDS: Final[Commands] = {
             "list": throttles.list_,
             "tail": throttles.tail,
             "explain": throttles.explain,
+            "forgive": throttles.forgive,
             "verify": throttles.verify,
         },
     ),

@@ -33,14 +33,16 @@ from pipeline.cli.output import (
 )
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
 from pipeline.command_line import command_text
-from pipeline.errors import NotFound, UsageError
+from pipeline.errors import NotFound, Refused, UsageError
 from pipeline.log import set_up_logging
+from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.units import rate_text
 from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_record import Target, ThrottleRecord, verb
 
 if TYPE_CHECKING:
     from pipeline.gate.follower import ThrottleTail
+    from pipeline.tables.quotas.table import QuotaTable
     from pipeline.tables.throttles import Story
     from quota.replay import Difference
 
@@ -309,6 +311,85 @@ def _bars(story: "Story", sample_window_ms: int) -> list[str]:
         bar = "".join("│" if place == mark else "█" if place < filled else " " for place in range(_BAR_WIDTH))
         lines.append(f"  {clock_time(start_ms)}  {bar} {amount / of:.1f}")
     return lines
+
+
+_FORGIVEN: Final = Layout(("sensor", "quota_types", "shared_with"), texts=("shared_with",))
+_NAMED: Final = 5
+
+
+def forgive(
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user.")],
+    client_id: Annotated[
+        str | None,
+        typer.Argument(metavar="CLIENT_ID", help="The client-id; without it all sensors of the user are meant."),
+    ] = None,
+    *,
+    reason: Annotated[str, typer.Option(help="Why; stored with the edit.")],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask where other clients share the sensor of the client.")
+    ] = False,
+    source: TablesSource,
+    output: Output = "table",
+) -> None:
+    """Forget what a client owes: it is released at once, and begins again with empty windows and a full bucket.
+
+    The debt is the sensor's, which others may share: then they are named, and --yes is asked for. It is an edit of the
+    quota table, with who made it and why, and changes no bound. What brokers hold on their own is not forgiven.
+    """
+    from pipeline.tables.quotas.table import QuotaTable, local_audit
+
+    refuse_empty("USER", [user])
+    settings = source.settings()
+    table = QuotaTable(settings.tables.root)
+    sensors = [_all_sensors(user)] if client_id is None else _sensors_of(settings.tables.root, table, user, client_id)
+    others = sorted({f"{Target('', *client)}" for one in sensors for client in one["shared_with"]})
+    if others and client_id is not None and not yes:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        message = f"nothing was forgiven: {user}/{client_id} shares its sensor with {', '.join(others[:_NAMED])}{more}"
+        again = command_text("throttles", "forgive", user, client_id, "--reason", reason, "--yes")
+        raise Refused(message, f"forgive them all: {again}")
+    entities = list(dict.fromkeys(entity for one in sensors for entity in one.pop("entities")))
+    edit = table.commit(lambda rows: rows, local_audit(reason), forgives=entities)
+    print_rows(
+        sensors,
+        output,
+        _FORGIVEN,
+        shown=_shown_forgiven,
+        document=[{"quota_version": edit.version} | one for one in sensors],
+    )
+    remark(f"quotas v{edit.version}: a release follows at once, and the next micro-batch forgets what was owed")
+
+
+def _all_sensors(user: str) -> dict[str, Any]:
+    entities = [(user, ""), (user, DEFAULT)]
+    return {"sensor": f"{user}, and {user}/*", "quota_types": [*QUOTA_TYPES], "shared_with": [], "entities": entities}
+
+
+def _sensors_of(root: str, table: "QuotaTable", user: str, client_id: str) -> list[dict[str, Any]]:
+    """The sensors of a client that a bound is enforced on: each with its types and who else uses it."""
+    from pipeline.tables.address import table_uri
+    from pipeline.tables.quotas.source import QuotaSource
+    from pipeline.tables.reading import live_clients
+    from quota.effective import effective
+
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    by_type = effective(QuotaSource(table).pin(), user, client_id, live_clients(table_uri(root, "usage"))).by_type
+    for one in by_type:
+        if one.bound is None or one.mode != "enforce":
+            continue
+        entity = one.sensor_user, one.sensor_client_id
+        name = f"{entity[0] or 'all users'}/{entity[1] or '*'}"
+        sensor = {"sensor": name, "quota_types": [], "shared_with": [*one.shared_with], "entities": [entity]}
+        found.setdefault(entity, sensor)["quota_types"].append(one.quota_type)
+    if not found:
+        message = f"{user}/{client_id} owes nothing: no quota is enforced on it"
+        raise NotFound(message, f"see which quotas it has: {command_text('quotas', 'effective', user, client_id)}")
+    return [*found.values()]
+
+
+def _shown_forgiven(row: "Row") -> "Row":
+    others = ", ".join(f"{user}/{client_id}" for user, client_id in row["shared_with"])
+    return {**row, "quota_types": ", ".join(row["quota_types"]), "shared_with": others}
 
 
 _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))

@@ -82,7 +82,8 @@ def take_over(
     enforcement.decider.adopt(quotas.pin())
     failpoint("start.rebuilt")
     is_new = is_other(recovered.topic_ids, now, settings.kafka.throttle_topic)
-    enforcement.purgatory.take_over(takes_topic, publishes_running=is_new)
+    quotas_at = quotas.at if quotas.pin().forgiven else None
+    enforcement.purgatory.take_over(takes_topic, is_new, quotas_at)
     return recovered
 
 

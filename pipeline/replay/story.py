@@ -115,6 +115,8 @@ def _owes(event: Mapping[str, Any]) -> str:
 
 def _why_released(event: Mapping[str, Any], min_hold_ms: int) -> str:
     quota_type, bound, owed_ms = event["quota_type"], event["bound"], event["owed_ms"]
+    if event["cause"] == "forgiven":
+        return f"quotas v{event['quota_version']} forgive the {exact_seconds(owed_ms)} that it owed"
     if bound is None:
         return f"O {rate_text(quota_type, event['observed'])}, no bound is enforced any more"
     rates = against_bound(quota_type, event["observed"], bound)

@@ -250,7 +250,7 @@ def verify(
     for stretch in stretches:
         for part in decided_again(stretch, scope, usage, states, snapshot_at):
             decided = _check(root, stretch.cluster, part, result)
-            _check_records(root, part, excepted_at, decided, result)
+            _check_records(root, part, snapshot_at, excepted_at, decided, result)
             done += len(part.batches)
             progress(done, whole)
     return result
@@ -294,10 +294,12 @@ _RECORD: Final = (
 )
 
 
-def _check_records(root: str, part: Slice, excepted_at: ExceptedAt, decided: pa.Table, result: Verification) -> None:
+def _check_records(
+    root: str, part: Slice, snapshot_at: SnapshotAt, excepted_at: ExceptedAt, decided: pa.Table, result: Verification
+) -> None:
     """Compare whom the records of a slice hold with the decisions and quotas that they are based on.
 
-    A release names whom it lets go, whatever the quotas are by then.
+    A release names whom it lets go, whatever the quotas are by then. If it says so, they forgive what was owed.
     """
     rows = _rows_of(root, "throttle_events", _RECORD, part).sort_by("publish_seq").to_pylist()
     asking = decided.filter(decided["asks_hold"]).to_pylist()
@@ -305,7 +307,11 @@ def _check_records(root: str, part: Slice, excepted_at: ExceptedAt, decided: pa.
     versions = sorted({row["quota_version"] for row in (*rows, *decided.select(["quota_version"]).to_pylist())})
     result.records += len(rows)
     for row in rows:
+        key = {**{name: row[name] for name in KEY if name in row}, "publish_seq": row["publish_seq"]}
         if row["action"] == "release":
+            sensor, quotas = (row["sensor_user"], row["sensor_client_id"]), snapshot_at(row["quota_version"])
+            if row["cause"] == "forgiven" and not quotas.forgiven_until_ms([sensor]).any():
+                result.mismatches.append(Difference(key, {"cause": ("forgiven", "no quota forgives its sensor")}))
             continue
         of_batch = row["cause"] in BATCH_CAUSES
         # A batch may have pinned its quotas before an edit of the exceptions: then its record has the later ones.
@@ -315,7 +321,6 @@ def _check_records(root: str, part: Slice, excepted_at: ExceptedAt, decided: pa.
         is_known = not of_batch or (*(row[name] for name in KEY[:2]), row["quota_type"], Target.of(row)) in asked
         columns = {name: (stored[name], one) for name, one in wanted[0].items() if stored[name] != one}
         if not is_known or stored not in wanted:
-            key = {**{name: row[name] for name in KEY if name in row}, "publish_seq": row["publish_seq"]}
             result.mismatches.append(Difference(key, columns if is_known else {}, is_recomputed=is_known))
 
 

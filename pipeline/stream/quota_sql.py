@@ -19,7 +19,7 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import Settings, SparkSettings
 from pipeline.stream.session import DELTA_CONF, build_spark_session, made_at
 from pipeline.tables.queries import StoredTable
-from pipeline.tables.quotas.edit import edit_refused
+from pipeline.tables.quotas.edit import QUOTA_COLUMNS, edit_refused
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from quota.units import Mistake
 from schemas.arrow import arrow_schema
@@ -45,7 +45,8 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
     with TemporaryDirectory(prefix="kquota-sql-") as folder, _session(spark, folder) as run:
         before = table.read()  # not before the session, which takes seconds to start: an edit may come in them
         copy = str(Path(folder) / "quotas")
-        write_deltalake(copy, pa.Table.from_pylist(list(before.rows), arrow_schema(QuotaRow)))
+        schema = pa.schema([arrow_schema(QuotaRow).field(name) for name in QUOTA_COLUMNS])
+        write_deltalake(copy, pa.Table.from_pylist(list(before.rows), schema))
         shape = _shape(copy)
         found = run(statement)
         if _shape(copy) != shape:

@@ -124,7 +124,7 @@ class Rehearsal:
         if buckets is not None:
             self.decider.restore_buckets(buckets)
         self._records.running = running
-        self.purgatory.take_over()
+        self.purgatory.take_over(quotas_at=lambda _version: self.snapshot)
         if self.snapshot.version >= 0:
             self.purgatory.quotas_changed(self.snapshot)
 

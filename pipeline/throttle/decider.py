@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ from quota.arrays import Ids
 from quota.current_rates import CurrentRates, RecentUsage, current_rates
 from quota.decisions import Asked, Claims, Decisions
 from quota.engine import QuotaEngine
+from quota.entity import KIND_OF_LEVEL, Level
 from quota.replay import Evaluation
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
@@ -75,6 +77,9 @@ def ids_of_decisions(decisions: pa.Table, cluster: str, batch: Evaluation) -> li
     return decision_ids(rows, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
 
 
+_KINDS: Final = np.array([0, *(KIND_OF_LEVEL[level] for level in Level)])
+
+
 @dataclass(frozen=True, slots=True)
 class InForce:
     """The quotas in force for n targets, each for one quota type.
@@ -83,16 +88,24 @@ class InForce:
         bound: `NO_BOUND` for none that is enforced.
         level: `NO_LEVEL` for none.
         excepted: Where a throttle of the sensor holds the user, the client-ids that it does not hold; else None.
+        forgiven_ms: Until when the debts of the sensor are forgiven; 0 for never.
     """
 
     bound: Floats
     level: Ints
     excepted: NDArray[np.object_]
+    forgiven_ms: Ints
 
     def differs(self, bound: Floats, level: Ints) -> Flags:
         """Which bounds and levels are other ones now; `NO_LEVEL` where a level is not known."""
         is_other: Flags = (self.bound != bound) | ((level != NO_LEVEL) & (self.level != level))
         return is_other
+
+    def forgives(self, forgiven_ms: Ints, level: Ints) -> Flags:
+        """Which debts are forgiven, and were not by then; `NO_LEVEL` where a level is not known."""
+        is_same_sensor = (level == NO_LEVEL) | (_KINDS[level] == _KINDS[self.level])
+        is_forgiven: Flags = is_same_sensor & (self.forgiven_ms > forgiven_ms)
+        return is_forgiven
 
     def is_other_target(self, are_users: Flags) -> Flags:
         """Which throttles must hold another target now: the user in place of a client, or clients one by one."""
@@ -111,6 +124,7 @@ class Decider:
         self._lock = Lock()
         self._last = Evaluation("", -1, 0, -1)
         self._in_force: QuotaSnapshot | None = None
+        self._decided: QuotaSnapshot | None = None
         self._steady_at_last_ms = 0
 
     @property
@@ -142,6 +156,7 @@ class Decider:
             if begins_epoch:
                 self._engine.begin_epoch(self._last.evaluated_at_ms, evaluation.evaluated_at_ms)
                 self._recent.clear()
+            self._forgive(snapshot)
             decisions = self._engine.decide(usage, evaluation.evaluated_at_ms)
             violations = self._engine.asked(decisions)
             if isinstance(usage, pa.Table):
@@ -158,12 +173,22 @@ class Decider:
             wait_until_stored()
         return Decided(violations, decisions, self.cluster, evaluation)
 
-    def resume(self, evaluation: Evaluation, now: Moment) -> None:
+    def _forgive(self, snapshot: QuotaSnapshot) -> None:
+        """Forget the debts that a batch is the first one to forgive: that is a step of the batch, before its usage."""
+        if self._decided is not None and (sensors := snapshot.forgiven_since(self._decided)):
+            self._engine.forgive(sensors)
+        self._decided = snapshot
+
+    def resume(self, evaluation: Evaluation, snapshot: QuotaSnapshot | None, now: Moment) -> None:
         """Go on after a batch of an earlier driver that had no usage, or none that is needed: time does not go back.
 
-        * `evaluation`: Facts of that batch. Its quotas are not put in force: `adopt` does that.
+        * `evaluation`: Facts of that batch.
+        * `snapshot`: Its quotas, for what they forgive; None if they are not known. They are not put in force: `adopt`
+            does that.
         """
         with self._lock:
+            if snapshot is not None:
+                self._forgive(snapshot)
             self._last = replace(evaluation, quota_version=self._last.quota_version)
             self._steady_at_last_ms = now.steady_ms
 
@@ -225,7 +250,15 @@ class Decider:
         users = np.array(own["sensor_user"].to_pylist(), np.object_)
         users[pc.not_equal(own["sensor_client_id"], "").to_numpy()] = ""
         excepted = self.except_client_ids(users, types)
-        return InForce(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own), excepted)
+        forgiven_ms = _forgiven_ms(own, self._in_force)
+        return InForce(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own), excepted, forgiven_ms)
+
+    def forgiven_ms(self, clients: pa.Table, types: Ints) -> Ints:
+        """Until when the newest batch's quotas forgive the debts of targets of `CLIENTS`; 0 for never."""
+        decided = self._decided
+        if decided is None or not decided.forgiven:
+            return np.zeros(len(types), np.int64)
+        return _forgiven_ms(rows_of_types(self.resolve(clients), types), decided)
 
     def except_client_ids(self, users: NDArray[np.object_], types: Ints) -> NDArray[np.object_]:
         """The client-ids that throttles of users do not hold: see `QuotaEngine.except_client_ids`; None for user ""."""
@@ -263,3 +296,11 @@ class Decider:
     def _evaluated_at_ms(self, at_ms: Ints) -> Ints:
         """The instants of checks: the newest batch's, and the steady time that has passed since."""
         return self._last.evaluated_at_ms + np.maximum(at_ms - self._steady_at_last_ms, 0)
+
+
+def _forgiven_ms(resolved: pa.Table, quotas: QuotaSnapshot | None) -> Ints:
+    """`QuotaSnapshot.forgiven_until_ms` of the sensors in an answer of `QuotaEngine.resolve`."""
+    if quotas is None or not quotas.forgiven:
+        return np.zeros(resolved.num_rows, np.int64)
+    sensors = (resolved[name].to_pylist() for name in ("sensor_user", "sensor_client_id"))
+    return quotas.forgiven_until_ms(zip(*sensors, strict=True))

@@ -29,6 +29,7 @@ from pipeline.throttle.lifecycle import (
     Throttles,
     check,
     check_after_edit,
+    check_forgiven,
     violations_to_publish,
 )
 from pipeline.throttle.publisher import HeardPublisher, Publisher
@@ -124,7 +125,12 @@ class ThrottlePurgatory:
         until_ms = int64s(held, "end_ms") - now.steady_ms + now.wall_ms
         return held.select([*CLIENTS.names, "quota_type"]).append_column("until_ms", pa.array(until_ms))
 
-    def take_over(self, takes_topic: bool = False, publishes_running: bool = False) -> None:
+    def take_over(
+        self,
+        takes_topic: bool = False,
+        publishes_running: bool = False,
+        quotas_at: Callable[[int], QuotaSnapshot] | None = None,
+    ) -> None:
         """Fence an earlier publisher, publish what is stored but not yet on the topic, take up the stored throttles.
 
         What is overdue is due at once: the first `tick` checks it and renews or releases it.
@@ -132,6 +138,8 @@ class ThrottlePurgatory:
         * `takes_topic`: See `Publisher.take_over`.
         * `publishes_running`: Whether the topic lacks what was published before, so that the running throttles go out
             again, with their old numbers.
+        * `quotas_at`: Gives the quotas of a version: what they forgive, the throttles of that version know. None: no
+            debt was ever forgiven.
         """
         with self._lock:
             highest_seq, running = self._publisher.newest()
@@ -152,8 +160,9 @@ class ThrottlePurgatory:
             excepted = np.empty(running.num_rows, np.object_)
             stored = running["except_client_ids"].to_pylist()
             excepted[:] = [None if one is None else tuple(one) for one in stored]
-            times = self._times(end_ms, now.steady_ms)
-            self._ledger.hold(keys, clients, excepted, types, bound, no_level, ids, *times)
+            forgiven_ms = np.zeros(len(ids), np.int64) if quotas_at is None else _forgiven_ms(running, quotas_at)
+            standing, times = (types, bound, no_level, forgiven_ms), self._times(end_ms, now.steady_ms)
+            self._ledger.hold(keys, clients, excepted, *standing, ids, *times)
 
     def violated(self, violations: Asked, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
         """Publish and hold what a batch's violations ask for; returns the number of records.
@@ -170,8 +179,9 @@ class ThrottlePurgatory:
             if not len(news):
                 return 0
             publications = self._begun(valid.take(news), running.take(news), slices_ms, evaluation)
+            forgiven_ms = self._decider.forgiven_ms(publications.clients, publications.claims.quota_type)
             at_ms = np.full(len(news), now.steady_ms)
-            return self._publish(publications, evaluation, at_ms, now, batch_versions)
+            return self._publish(publications, evaluation, at_ms, now, forgiven_ms, batch_versions)
 
     def pop_due(self) -> int:
         """Take what is due from the wheel; never waits for a batch. Returns how many now wait for `tick`."""
@@ -225,12 +235,15 @@ class ThrottlePurgatory:
         in_force = self._decider.in_force(self._ledger.names(held), throttles.quota_type)
         is_moved = in_force.is_other_target(holds_users(excepted))
         is_renamed = excepted != in_force.excepted
-        touched = in_force.differs(throttles.bound, throttles.level) | is_renamed
-        records = self._hold_users_of(held[is_moved & ~holds_users(excepted)], now)
+        is_forgiven = in_force.forgives(throttles.forgiven_ms, throttles.level)
+        touched = (in_force.differs(throttles.bound, throttles.level) | is_renamed) & ~is_forgiven
+        forgiven = self._ledger.throttles(held[is_forgiven])
+        at_ms = np.full(len(held), now.steady_ms)
+        records = self._check(check_forgiven, forgiven, at_ms[is_forgiven], now, ("quota_changed", "forgiven"), {})
+        records += self._hold_users_of(held[is_moved & ~holds_users(excepted) & ~is_forgiven], now)
         throttles = self._ledger.throttles(held[touched])
         judged = partial(check_after_edit, is_renamed=(is_renamed & ~is_moved)[touched])
-        at_ms = np.full(len(throttles), now.steady_ms)
-        return records + self._check(judged, throttles, at_ms, now, ("quota_changed", "quota_changed"), {})
+        return records + self._check(judged, throttles, at_ms[touched], now, ("quota_changed", "quota_changed"), {})
 
     def _hold_users_of(self, clients: Holds, now: Moment) -> int:
         """Hold the users of clients that were held on their own, where those owe; the clients are released after that.
@@ -244,6 +257,7 @@ class ThrottlePurgatory:
         keys = self._decider.keys_of(names, throttles.quota_type)
         _, first = np.unique(keys[0], return_index=True)
         first = first[~self._ledger.running(some_of(keys, first)).is_held]
+        forgiven_ms = self._decider.forgiven_ms(names, throttles.quota_type)
         evaluation, claims = self._decider.claims(names, throttles.quota_type, now.steady_ms)
         claims = claims.take(first)
         slicing = self._slicing
@@ -253,7 +267,8 @@ class ThrottlePurgatory:
         ids, holds = self._ledger.decision_ids(clients[news]), np.ones(len(news), np.bool_)
         targets = some_of(keys, news), names.take(pa.array(news))
         publications = self._publications(targets, claims, holds, slices_ms, ids, {"cause": "quota_changed"})
-        return self._publish(publications, evaluation, np.full(len(news), now.steady_ms), now)
+        at_ms = np.full(len(news), now.steady_ms)
+        return self._publish(publications, evaluation, at_ms, now, forgiven_ms[news])
 
     def _publications(
         self,
@@ -274,7 +289,7 @@ class ThrottlePurgatory:
         return Publications(keys, clients, excepted, claims, holds, slices_ms, ids, about)
 
     def _still_valid(self, violations: Asked, evaluation: Evaluation) -> Asked:
-        """Without those whose bound, mode or level an edit has changed since the batch pinned its quotas.
+        """Without those whose bound, mode or level an edit has changed since the batch pinned its quotas, or forgiven.
 
         They stay recorded as decisions. The edit has checked whom it touches, or will; a throttle under the quotas of
         before would hold a client that has just been let go.
@@ -284,6 +299,7 @@ class ThrottlePurgatory:
         clients, claims = _clients_of(violations), violations.claims
         in_force = self._decider.in_force(clients, claims.quota_type)
         changed = in_force.differs(claims.bound, claims.level) | in_force.is_other_target(violations.holds_user)
+        changed |= in_force.forgives(self._decider.forgiven_ms(clients, claims.quota_type), claims.level)
         return violations.take(~changed)
 
     def _begun(self, asked: Asked, running: Running, slices_ms: Ints, batch: Evaluation) -> Publications:
@@ -321,6 +337,8 @@ class ThrottlePurgatory:
         if not len(throttles):
             return 0
         keys, slicing = self._ledger.keys(throttles.holds), self._slicing
+        # Before the claims: a batch that forgives between the two is not known then, so the debt is still let go.
+        forgiven_ms = self._decider.forgiven_ms(self._ledger.names(throttles.holds), throttles.quota_type)
         evaluation, claims = self._decider.check(throttles, keys, self._ledger.names, at_ms)
         result = judged(throttles, claims, at_ms, slicing)
         self._ledger.wait_for_end(throttles.holds[result.steps == Step.WAIT])
@@ -334,7 +352,7 @@ class ThrottlePurgatory:
         targets, slices_ms = (some_of(keys, news), self._ledger.names(clients)), result.slices_ms[news]
         ids = self._ledger.decision_ids(clients)
         publications = self._publications(targets, claims.take(news), holds, slices_ms, ids, about)
-        return self._publish(publications, evaluation, at_ms[news], now)
+        return self._publish(publications, evaluation, at_ms[news], now, forgiven_ms[news])
 
     def _publish(
         self,
@@ -342,9 +360,13 @@ class ThrottlePurgatory:
         evaluation: Evaluation,
         at_ms: Ints,
         now: Moment,
+        forgiven_ms: Ints,
         batch_versions: dict[str, int] | None = None,
     ) -> int:
-        """Write records that count from these instants of steady time on."""
+        """Write records that count from these instants of steady time on.
+
+        * `forgiven_ms`: Until when the debts of their sensors had been forgiven when it was seen what they owe.
+        """
         wall_ms = at_ms + (now.wall_ms - now.steady_ms)
         written = self._publisher.write(publications, evaluation, wall_ms, batch_versions)
         if not written:
@@ -354,7 +376,7 @@ class ThrottlePurgatory:
         end_ms = at_ms + publications.throttle_time_ms
         keys, claims = some_of(publications.keys, holds), publications.claims.take(holds)
         excepted, ids = publications.excepted[holds], publications.decision_ids[holds]
-        standing = claims.quota_type, claims.bound, claims.level
+        standing = claims.quota_type, claims.bound, claims.level, forgiven_ms[holds]
         self._ledger.hold(keys, clients, excepted, *standing, ids, *self._times(end_ms[holds], at_ms[holds]))
         self._ledger.drop(some_of(publications.keys, ~holds))
         self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
@@ -378,6 +400,14 @@ def left_ms(rows: pa.Table, now: Moment) -> Ints:
     """
     left_ms = np.minimum(int64s(rows, "throttled_until_ms") - now.wall_ms, int64s(rows, "throttle_time_ms"))
     return np.maximum(left_ms, 0)
+
+
+def _forgiven_ms(rows: pa.Table, quotas_at: Callable[[int], QuotaSnapshot]) -> Ints:
+    """Until when debts of the sensors of records were forgiven by the quotas that they were written under."""
+    quotas = {version: quotas_at(version) for version in pc.unique(rows["quota_version"]).to_pylist()}
+    columns = (rows[name].to_pylist() for name in ("quota_version", "sensor_user", "sensor_client_id"))
+    found = (quotas[version].forgiven_until_ms([sensor])[0] for version, *sensor in zip(*columns, strict=True))
+    return np.fromiter(found, np.int64)
 
 
 def _clients_of(asked: Asked) -> pa.Table:

@@ -24,6 +24,7 @@ _MOST_CLIENTS: Final = 100
 _MEASURES: Final = dict(
     zip(TYPES, (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns")), strict=True)
 )
+_FORGIVENESS: Final = ("user", "client_id", "forgiven_until_ms")
 _NONE: Final = Quotas((), "enforce")
 """What a version holds that never was: what is based on it differs from what is recomputed."""
 
@@ -106,6 +107,7 @@ class Books:
         self.processed_at_ms = 0
         self._quotas = evidence.quotas
         self._version: int | None = None
+        self._forgiven: dict[tuple[str, str], int] | None = None
         self._remembered: dict[int, tuple[Any, ...]] = {}
 
     @property
@@ -148,9 +150,33 @@ class Books:
     def record(self, usage: list[Row], evaluated_at_ms: int, version: int) -> list[Row]:
         """Enter a batch's usage; what the quotas of a version decide about it."""
         self.put_in_force(version)
+        self._forgive(version)
         decisions = self.model.record(usage, evaluated_at_ms)
         self._forget_old_windows(evaluated_at_ms)
         return self._stored(decisions, usage)
+
+    def _forgive(self, version: int) -> None:
+        """A batch begins with the debts forgotten that its quotas forgive, and those of the batch before did not."""
+        rows = self._quotas.get(version, _NONE).rows
+        forgiven = {(row["user"], row["client_id"]): row["forgiven_until_ms"] or 0 for row in rows}
+        for entity, until_ms in forgiven.items():
+            if self._forgiven is not None and until_ms > self._forgiven.get(entity, 0):
+                self.model.forgive(*entity)
+        self._forgiven = forgiven
+
+    def forgives(self, row: Row, version: int) -> bool:
+        """Whether a version forgives the debts of the sensor of a record that the quotas of the record did not."""
+        sensors = {(row["sensor_user"], row["sensor_client_id"])}
+        if row["sensor_client_id"]:
+            sensors.add((row["sensor_user"], DEFAULT))
+        before, now = (
+            max(
+                one["forgiven_until_ms"] or 0 if (one["user"], one["client_id"]) in sensors else 0
+                for one in (*self._quotas.get(number, _NONE).rows, dict.fromkeys(_FORGIVENESS, None))
+            )
+            for number in (row["quota_version"], version)
+        )
+        return now > before
 
     def _stored(self, decisions: list[Row], usage: list[Row]) -> list[Row]:
         """The decisions as the job keeps them: of a sensor that is held as a whole one row, and its largest clients."""

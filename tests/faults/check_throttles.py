@@ -121,7 +121,7 @@ def _least_excess_ms(case: Case, reign: Reign, held: Held, version: int, begin_m
 _FIGURES: Final = ("observed", "bound", "window_ms", "tokens", "owed_ms")
 _SHARED: Final = ("quota_type", "observed", "bound", "window_ms", "time_epoch", "evaluated_at_ms")
 _EXTENSION_PART: Final = 10
-_KINDS: Final = {"renewed": "renewals", "expired": "releases", "quota_changed": "edits"}
+_KINDS: Final = {"renewed": "renewals", "expired": "releases", "quota_changed": "edits", "forgiven": "forgiven"}
 
 
 def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> None:
@@ -158,7 +158,7 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
         _check_figures(case, kind, name, row, held, owed)
         _check_instant(case, kind, name, row, reign)
         if held is not None:
-            check = _check_edit if row["cause"] == "quota_changed" else _check_look
+            check = {"quota_changed": _check_edit, "forgiven": _check_forgiven}.get(row["cause"], _check_look)
             check(case, kind, name, row, held, most_ms(owed), reign)
     written = written_ms(row)
     early = written < case.newest_written_ms - case.rules.clock_slack_ms
@@ -219,7 +219,7 @@ def _check_publication(case: Case, kind: str, name: str, row: Row, reign: Reign,
     own, newest = row["quota_version"], case.newest_version
     if newest > own:
         standing = (case.books.standing(row, row["quota_type"], version) for version in (own, newest))
-        edited = next(standing) != next(standing)
+        edited = next(standing) != next(standing) or case.books.forgives(row, newest)
         case.verdict.deny(kind, edited, f"{name}: decided under quotas v{own}, which v{newest} has changed")
     if held is not None:
         end_ms = case.end_of(held, written)
@@ -325,6 +325,13 @@ def _check_edit(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms:
     _check_slice(case, kind, name, row, owes_ms)
 
 
+def _check_forgiven(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms: int, reign: Reign) -> None:
+    """Released whatever it owes, because its quotas forgive the debts of its sensor."""
+    del owes_ms, reign
+    is_right = row["action"] == "release" and case.books.forgives(held.row, row["quota_version"])
+    case.verdict.expect(kind, is_right, f"{name}: quotas v{row['quota_version']} forgive nothing")
+
+
 def _check_slice(case: Case, kind: str, name: str, row: Row, owes_ms: int) -> None:
     """A renewal is as long as what is owed, at most the cap, which is not below three leads."""
     least_ms, longest_ms = case.cut_ms(row["quota_type"], row["window_ms"], owes_ms)
@@ -402,7 +409,7 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     newest = None if following is None else following.quota_version
     versions = case.books.versions(batch.quota_version, newest)
     standing = {case.books.standing(decision, decision["quota_type"], version) for version in versions}
-    is_edited = len(standing) > 1
+    is_edited = len(standing) > 1 or any(case.books.forgives(decision, version) for version in versions)
     if is_edited or batch.age_ms > rules.max_decision_age_ms:
         return True
     if following is None:
@@ -425,10 +432,10 @@ def _check_edits(case: Case, reign: Reign) -> None:
         owes_nothing = is_free and not most_ms(case.books.owed(held.row, reign.batch.evaluated_at_ms, version))
         *_, excepted = case.books.standing(held.row, held.row["quota_type"], version)
         holds_others = is_long and excepted != _excepted_in(held.row)
-        if owes_nothing or holds_others:
+        if owes_nothing or holds_others or (is_long and case.books.forgives(held.row, version)):
             held.freed_by_edit += 1
         if held.freed_by_edit == _BATCHES_TO_SETTLE:
-            why = f"except {excepted}" if holds_others else "owes nothing"
+            why = f"except {excepted}" if holds_others else "owes nothing or is forgiven"
             text = f"{Target.of(held.row)}, {why} under quotas v{version}, is held as before"
             case.verdict.tell("edits", "lost", text)
             held.freed_by_edit += 1

@@ -156,6 +156,10 @@ class HandJob:
         """An operator sets the default quotas."""
         self.quota_table.alter([QuotaChange(user="<default>", client_id="", values=rates)], _AUDIT)
 
+    def forgive(self, user: str, client_id: str = "") -> None:
+        """An operator forgives the debts of a sensor."""
+        self.quota_table.commit(lambda rows: rows, _AUDIT, forgives=[(user, client_id)])
+
     @property
     def broker_ms(self) -> int:
         """The broker's clock."""
@@ -350,9 +354,8 @@ def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
     held = job.purgatory.held()
     clients, at_ms = held.select(CLIENTS.names), job.clock.now().steady_ms
     times = int64s(held, "end_ms"), int64s(held, "due_ms")
-    throttles = Throttles(
-        np.arange(held.num_rows).astype(np.object_), types_of(held), bounds_of(held), levels_of(held), *times
-    )
+    standing = types_of(held), bounds_of(held), levels_of(held), np.zeros(held.num_rows, np.int64)
+    throttles = Throttles(np.arange(held.num_rows).astype(np.object_), *standing, *times)
     keys, instants_ms = job.decider.keys_of(clients, throttles.quota_type), np.full(held.num_rows, at_ms)
     _, claims = job.decider.check(throttles, keys, lambda rows: clients.take(pa.array(rows)), instants_ms)
     figures = {name: getattr(claims, name).tolist() for name in ("owed_ms", "tokens", "observed", "bound")}
@@ -461,6 +464,10 @@ class Trouble:
             self._random.choice(troubles)()
 
     def _edit(self) -> None:
+        if self._random.random() < 0.3:
+            user = f"offender-{self._random.randrange(OFFENDERS)}"
+            self._job.forgive(user, self._random.choice(("", "", DEFAULT)))
+            return
         self._load.edit(self._random.choice((0.5, 1.0, 2.0)))
 
     def _fail_transaction(self) -> None:
@@ -496,7 +503,7 @@ AT_LEAST: Final = {
     **{"decisions": 20, "holds": 20, "snapshots": 3, "buckets": 30, "full_buckets": 3},
     **{"begins": 20, "extensions": 1, "renewals": 30, "checks": 40, "releases": 10, "edits": 10},
     **{"publish_seq": 80, "topic": 80, "pairs": 80, "epochs": 2, "old_batches": 1},
-    **{"gaps": 1, "debts": 1},
+    **{"gaps": 1, "debts": 1, "forgiven": 3},
 }
 """What the verifier must have compared of it."""
 
@@ -522,6 +529,7 @@ def live(load: Load) -> None:
     _give_clients_sensors_of_their_own(load)
     _edit_during_a_batch(load, lambda: load.edit(1.0))
     _steps(load, 3)
+    _forgive(load)
     _owe_little(load)
     load.edit(4.0)
     load.come_to_rest()
@@ -612,6 +620,21 @@ def _edit_during_a_batch(load: Load, edit: Callable[[], None]) -> None:
     job.meanwhile = meanwhile
     load.step()
     job.meanwhile = lambda: None
+
+
+def _forgive(load: Load) -> None:
+    """Debts are forgiven: without usage after it, between the pin of a batch and its decision, before a start."""
+    job = load.job
+    forgive = (partial(job.forgive, f"offender-{number}") for number in range(4, 7))
+    job.send(*_burst(job.clock.wall_ms))
+    _steps(load, 2)
+    next(forgive)()
+    job.clock.advance(_STEP_MS)
+    job.step()
+    _edit_during_a_batch(load, next(forgive))
+    next(forgive)()
+    job.start()
+    _steps(load, 2)
 
 
 def _owe_little(load: Load) -> None:

@@ -155,6 +155,13 @@ class ScalarModel(QuotaRows):
             sensor.refilled_at_ms += now_ms - last_ms
         self.evaluated_at_ms = now_ms
 
+    def forgive(self, user: str, client: str) -> None:
+        """The sensors with these tags, or those of all clients of the user, are as new."""
+        for (_, _, tags), sensor in self.sensors.items():
+            if tags[1] == user and (tags[2] == client or (client == DEFAULT and tags[2])):
+                sensor.windows.clear()
+                sensor.tokens = None
+
     def record(self, rows: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
         """Add usage, then decide. Returns the violated quotas in the order of the engine's answer."""
         now = self.evaluated_at_ms = evaluated_at_ms

@@ -71,6 +71,9 @@ def batch(draw: st.DrawFn, now_ms: int, num_samples: int, window_ms: int) -> lis
 caps = st.one_of(st.sampled_from(["sample_window", "window", "none"]), st.integers(1, 50_000))
 
 
+FORGIVEN = [("a", ""), ("a", "c"), ("a", DEFAULT), ("", "c"), ("zoë", "")]
+
+
 @given(data=st.data())
 @settings(max_examples=30)
 def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
@@ -96,6 +99,11 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
                 for any_engine in (engine, of_rates, shadow_enforced, model):
                     any_engine.begin_epoch(last_ms, now_ms)
             now_ms += data.draw(st.one_of(st.just(0), st.integers(0, window_ms), st.integers(0, 15 * window_ms)))
+            if data.draw(st.integers(0, 4)) == 0:
+                sensor = data.draw(st.sampled_from(FORGIVEN))
+                for any_engine in (engine, of_rates, shadow_enforced):
+                    any_engine.forgive([sensor])
+                model.forgive(*sensor)
             usage = data.draw(batch(now_ms, num_samples, window_ms))
             assert engine.record(table(usage), now_ms).to_pylist() == model.record(usage, now_ms)
             look_ms = now_ms + data.draw(st.integers(0, 13 * window_ms))
@@ -193,6 +201,38 @@ def test_sensors_that_expire_start_anew_and_the_others_stay(scope: Scope) -> Non
 
 
 AT_MS = 1_700_000_040_000
+
+
+@pytest.mark.parametrize("users", ["u", DEFAULT])
+def test_claims_are_known_when_a_type_has_quotas_and_no_usage_yet(users: str) -> None:
+    rows = [quota_row(users, producer_byte_rate=1_000)]
+    engine = loaded(*rows)
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=20_000, fetched_bytes=1))
+    engine.load_quotas(QuotaSnapshot.from_rows([*rows, quota_row("other", consumer_byte_rate=1)], 2))
+    claims_by_key_are_those_by_name(engine, AT_MS + 1)
+
+
+def test_a_forgiven_sensor_is_as_new_and_others_owe_what_they_owed() -> None:
+    engine = loaded(quota_row(DEFAULT, producer_byte_rate=1_000), quota_row("u", DEFAULT, producer_byte_rate=1_000))
+    usage = [usage_row(AT_MS, user=user, client_id=client, produced_bytes=20_000) for user in "uv" for client in "cd"]
+    decide(engine, AT_MS, *usage)
+    entities = table([{"user": user, "client_id": client} for user in "uv" for client in "cd"])
+
+    def owing() -> list[bool]:
+        rows = engine.evaluate(entities, AT_MS + 1).to_pylist()
+        return [row["owed_ms"] > 0 for row in rows if row["quota_type"] == "producer_byte_rate"]
+
+    assert owing() == [True] * 4
+    for sensor, left in ((("u", "c"), [False, True, True, True]), (("u", DEFAULT), [False, False, True, True])):
+        engine.forgive([sensor])
+        assert owing() == left
+    engine.forgive([("u", ""), ("c", "")])
+    assert owing() == [False, False, True, True]
+    engine.forgive([("v", "")])
+    assert owing() == [False] * 4
+    assert not decide(engine, AT_MS + 1, usage_row(AT_MS + 1, user="v", produced_bytes=10_000))
+
+
 ALL_TYPES: dict[str, Any] = {"producer_byte_rate": 1, "consumer_byte_rate": 1, "request_percentage": 0.001}
 
 

@@ -20,7 +20,44 @@ _UNSET: Final = {"mode": "enforce"}
 """The value of a column that was not set. Columns that are not named here are null then."""
 
 QuotaValues = Mapping[str, Any]
-"""A row of `quotas` by column."""
+"""A row of `quotas` by column, but for `FORGIVEN`."""
+
+FORGIVEN: Final = "forgiven_until_ms"
+QUOTA_COLUMNS: Final = tuple(name for name in QuotaRow.model_fields if name != FORGIVEN)
+_FORGIVEN_FOR_MS: Final = 24 * 3_600_000
+
+Forgiven = Mapping[tuple[str, str], int]
+"""`forgiven_until_ms` of each row, by user and client-id, that forgives the debts of the sensor with these tags."""
+
+
+def parted(rows: Iterable[QuotaValues]) -> tuple[list[dict[str, Any]], dict[tuple[str, str], int]]:
+    """The quotas of stored rows, sorted by entity, and what the rows forgive. A row may be there only to forgive."""
+    quotas, forgiven = list[dict[str, Any]](), {}
+    for row in sorted(rows, key=lambda row: (row["user"], row["client_id"])):
+        quota = {name: row[name] for name in QUOTA_COLUMNS}
+        if (until_ms := row[FORGIVEN]) is not None:
+            forgiven[row["user"], row["client_id"]] = until_ms
+        if until_ms is None or quota != _without_quota(row["user"], row["client_id"]):
+            quotas.append(quota)
+    return quotas, forgiven
+
+
+def joined(quotas: Iterable[QuotaValues], forgiven: Forgiven) -> list[dict[str, Any]]:
+    """The rows to store: the inverse of `parted`."""
+    rows = [{**quota, FORGIVEN: forgiven.get((quota["user"], quota["client_id"]))} for quota in quotas]
+    known = {(row["user"], row["client_id"]) for row in rows}
+    rows += [{**_without_quota(*entity), FORGIVEN: forgiven[entity]} for entity in sorted(forgiven.keys() - known)]
+    return rows
+
+
+def still_forgiven(forgiven: Forgiven, entities: Iterable[tuple[str, str]], now_ms: int) -> dict[tuple[str, str], int]:
+    """What an edit leaves, and adds: these entities until now. What was forgiven more than 24 h ago goes."""
+    kept = {entity: until_ms for entity, until_ms in forgiven.items() if until_ms > now_ms - _FORGIVEN_FOR_MS}
+    return kept | {entity: max(now_ms, forgiven.get(entity, 0) + 1) for entity in entities}
+
+
+def _without_quota(user: str, client_id: str) -> dict[str, Any]:
+    return {**dict.fromkeys(QUOTA_COLUMNS), "user": user, "client_id": client_id, **_UNSET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +133,7 @@ def refuse_absent(rows: Iterable[QuotaValues], user: str, client_id: str, column
 
 
 def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -> list[dict[str, Any]]:
-    """The rows with all columns of `QuotaRow`.
+    """The rows with all of `QUOTA_COLUMNS`.
 
     * `before`: rows that are or were stored. These need not follow Kafka's rules for bounds: SQL may set a fraction of
       a byte, and then an edit of another entity, or a rollback, must still be possible.
@@ -112,7 +149,7 @@ def validated(rows: Sequence[QuotaValues], before: Iterable[QuotaValues] = ()) -
     for row in rows:
         problems = [] if row in stored[row["user"], row["client_id"]] else _bound_mistakes(row)
         try:
-            complete.append(QuotaRow.model_validate(row).model_dump())
+            complete.append(QuotaRow.model_validate(row).model_dump(include={*QUOTA_COLUMNS}))
         except ValidationError as exc:
             refused = {column for column, _ in problems}
             problems += [one for one in map(_mistake, exc.errors(include_url=False)) if one[0] not in refused]

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 from pipeline.errors import NotFound, TableMissing
-from pipeline.tables.quotas.edit import LABELS
+from pipeline.tables.quotas.edit import FORGIVEN, LABELS
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
 from quota.entity import QUOTA_TYPES, Owners, label
 from quota.units import bound_text
@@ -15,7 +15,7 @@ from quota.units import bound_text
 # The differences between two versions of the quota table, computed from their rows.
 
 Action = Literal["add", "alter", "remove"]
-COLUMNS: Final = (*QUOTA_TYPES, *LABELS)
+COLUMNS: Final = (*QUOTA_TYPES, *LABELS, FORGIVEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ class QuotaDifference:
 
 
 def shown(column: str, value: float | str | None) -> str | None:
-    """A value as people read it: a bound exactly and with its unit, other values as they are."""
+    """A value as people read it: a bound exactly and with its unit, an instant in UTC, other values as they are."""
+    if column == FORGIVEN and value is not None:
+        return datetime.fromtimestamp(int(value) // 1000, UTC).isoformat()
     return bound_text(column, value) if isinstance(value, float | int) else value
 
 
@@ -95,7 +97,7 @@ def versions(table: QuotaTable, limit: int) -> Iterator[QuotaVersion]:
         if before is None:
             yield QuotaVersion(commit, (), (after.mode, after.mode))
             return
-        yield QuotaVersion(commit, differences(before.rows, after.rows), (before.mode, after.mode))
+        yield QuotaVersion(commit, differences(before.stored_rows, after.stored_rows), (before.mode, after.mode))
         after = before
 
 

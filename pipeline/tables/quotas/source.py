@@ -121,4 +121,4 @@ def in_force(table: QuotaTable, version: int | None = None) -> tuple[QuotaTableS
 def valid_snapshot(stored: QuotaTableState) -> QuotaSnapshot:
     """A version as quotas; `InvalidQuotas` if rows are none."""
     mode: Literal["enforce", "shadow"] = "shadow" if stored.mode == "shadow" else "enforce"
-    return QuotaSnapshot.from_rows(stored.rows, version=stored.version, mode=mode)
+    return QuotaSnapshot.from_rows(stored.stored_rows, version=stored.version, mode=mode)

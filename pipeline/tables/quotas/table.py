@@ -5,9 +5,9 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,13 +19,25 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from filelock import FileLock, Timeout
 
+from pipeline.clock import wall_ms
 from pipeline.command_line import DISTRIBUTION, command_text
 from pipeline.errors import Conflict, PipelineError, TableMissing, first_line
 from pipeline.tables.delta_rs import NO_HOOKS, checkpoint_if_due, committed, keep_on_disk
 from pipeline.tables.opening import columns_of_others, open_table, reading
 from pipeline.tables.port import TableUnreadable, TableUnwritable, table_missing, table_uri
 from pipeline.tables.queries import StoredTable
-from pipeline.tables.quotas.edit import QuotaChange, QuotaValues, altered, validated
+from pipeline.tables.quotas.edit import (
+    FORGIVEN,
+    QUOTA_COLUMNS,
+    Forgiven,
+    QuotaChange,
+    QuotaValues,
+    altered,
+    joined,
+    parted,
+    still_forgiven,
+    validated,
+)
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 
@@ -91,7 +103,8 @@ class QuotaTableState:
     """The quota table at one version.
 
     Attributes:
-        rows: every row by column, sorted by entity. They are not checked: SQL may have written them.
+        rows: every quota by column, sorted by entity. They are not checked: SQL may have written them.
+        forgiven: the debts that are forgiven; they are in no row.
         scope: `cluster` or `broker` (property `kquota.scope`).
         mode: `enforce`, or `shadow` for all rows (property `kquota.mode`).
     """
@@ -100,6 +113,12 @@ class QuotaTableState:
     rows: tuple[dict[str, Any], ...]
     scope: str
     mode: str
+    forgiven: Forgiven = field(default_factory=dict)
+
+    @property
+    def stored_rows(self) -> list[dict[str, Any]]:
+        """The rows as they are stored: with what they forgive, also those that only forgive."""
+        return joined(self.rows, self.forgiven)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +184,7 @@ class QuotaTable:
         audit: EditAudit,
         if_version: int | None = None,
         once_stored: Sequence[QuotaValues] = (),
+        forgives: Collection[tuple[str, str]] = (),
     ) -> QuotaEdit:
         """Replace the rows by the result of a function, in one commit.
 
@@ -172,6 +192,7 @@ class QuotaTable:
             change: takes the newest rows and returns all rows.
             if_version: the version that the table must be at; None = any.
             once_stored: rows of an earlier version. They may be stored again unchanged, see `validated`.
+            forgives: user and client-id of the sensors the debts of which are forgiven, see `QuotaSnapshot.forgiven`.
 
         Raises:
             Refused: the result has invalid rows.
@@ -181,11 +202,12 @@ class QuotaTable:
 
         def attempt(table: DeltaTable) -> QuotaEdit:
             edit = self._changed(table, change, if_version, once_stored)
-            if edit.rows == edit.before.rows:
+            if edit.rows == edit.before.rows and not forgives:
                 return edit
+            rows = joined(edit.rows, still_forgiven(edit.before.forgiven, forgives, wall_ms()))
             write_deltalake(
                 table,
-                _stored(table, edit.rows),
+                _stored(table, rows),
                 mode="overwrite",
                 commit_properties=_properties(audit),
                 post_commithook_properties=NO_HOOKS,
@@ -269,10 +291,11 @@ class QuotaTable:
 def _state(table: DeltaTable) -> QuotaTableState:
     configuration = table.metadata().configuration
     # Columns in the model's order, so that equal rows compare equal whatever the order in the table is.
-    rows = StoredTable(table).rows(list(QuotaRow.model_fields))
+    quotas, forgiven = parted(StoredTable(table).rows([*QUOTA_COLUMNS, FORGIVEN]))
     return QuotaTableState(
         version=table.version(),
-        rows=tuple(sorted(rows, key=lambda row: (row["user"], row["client_id"]))),
+        rows=tuple(quotas),
+        forgiven=forgiven,
         scope=configuration.get("kquota.scope", "cluster"),
         mode=configuration.get("kquota.mode", "enforce"),
     )
