@@ -278,9 +278,8 @@ class QuotaEngine:
         for key in enforced if is_known.any() else ():
             quota_type = key[1]
             of_type, is_other = self._sensors.by_key.get(key), preferred != quota_type
-            if of_type is None:  # no usage came since it has quotas
-                is_known &= is_user & is_other
-                continue
+            if of_type is None:
+                continue  # no usage came since it has quotas
             ids = sensors[quota_type] = np.where(is_user, users, self._sensors.entities.sensors(key, entities))
             holds_user = of_type.holds_user[ids]
             is_known &= np.where(is_user, is_other | (of_type.is_resolved[ids] & holds_user), ids != UNRESOLVED)

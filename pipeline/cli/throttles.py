@@ -342,7 +342,7 @@ def forgive(
     settings = source.settings()
     table = QuotaTable(settings.tables.root)
     sensors = [_all_sensors(user)] if client_id is None else _sensors_of(settings.tables.root, table, user, client_id)
-    others = sorted({f"{Target('', *client)}" for one in sensors for client in one["shared_with"]})
+    others = sorted({name for one in sensors for name in one["shared_with"]})
     if others and client_id is not None and not yes:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         message = f"nothing was forgiven: {user}/{client_id} shares its sensor with {', '.join(others[:_NAMED])}{more}"
@@ -379,7 +379,8 @@ def _sensors_of(root: str, table: "QuotaTable", user: str, client_id: str) -> li
             continue
         entity = one.sensor_user, one.sensor_client_id
         name = f"{entity[0] or 'all users'}/{entity[1] or '*'}"
-        sensor = {"sensor": name, "quota_types": [], "shared_with": [*one.shared_with], "entities": [entity]}
+        shared_with = [f"{user}/{client_id}" for user, client_id in one.shared_with]
+        sensor = {"sensor": name, "quota_types": [], "shared_with": shared_with, "entities": [entity]}
         found.setdefault(entity, sensor)["quota_types"].append(one.quota_type)
     if not found:
         message = f"{user}/{client_id} owes nothing: no quota is enforced on it"
@@ -388,8 +389,7 @@ def _sensors_of(root: str, table: "QuotaTable", user: str, client_id: str) -> li
 
 
 def _shown_forgiven(row: "Row") -> "Row":
-    others = ", ".join(f"{user}/{client_id}" for user, client_id in row["shared_with"])
-    return {**row, "quota_types": ", ".join(row["quota_types"]), "shared_with": others}
+    return {name: value if name == "sensor" else ", ".join(value) for name, value in row.items()}
 
 
 _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))

@@ -6,15 +6,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from deltalake import DeltaTable
 
 from pipeline.errors import PipelineError, Refused
 from pipeline.failpoints import FAILPOINTS, FailpointReached
 from pipeline.tables.layout import create_missing
+from schemas.names import ClientKey
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob, Load, Trouble, owed_by
 from tests.faults.usage_reading import read
+from tests.pipeline.throttle.factories import clients
 
 
 @pytest.mark.parametrize("in_memory", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -154,6 +157,73 @@ def test_late_usage_meets_the_same_bucket_with_and_without_a_restart(restarts: b
     (owed,) = owed_by(job).values()
     assert (owed["tokens"], owed["owed_ms"]) == (-75_000.0, 7_500)
     assert job.verdict().count("different") == 0
+
+
+def tokens_of(job: HandJob, user: str) -> float:
+    client = clients(ClientKey("", user, "c"))
+    _, claims = job.decider.claims(client, np.zeros(1, np.int64), job.clock.now().steady_ms)
+    return float(claims.tokens[0])
+
+
+@pytest.mark.parametrize("starts", [(), ("edited",), ("released",), ("forgotten",), ("edited", "forgotten")])
+@pytest.mark.parametrize("quiet_ms", [200, 6_000])
+@pytest.mark.parametrize("has_usage", [False, True])
+def test_who_is_forgiven_is_released_at_once_and_begins_with_a_full_bucket(
+    starts: tuple[str, ...], quiet_ms: int, has_usage: bool, tmp_path: Path
+) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+
+    def go_on(moment: str) -> None:
+        if moment in starts:
+            job.start()
+        job.clock.advance(100)
+
+    job.send(event(job, 200_000), event(job, 200_000, user="other"))
+    job.step()
+    job.forgive("u")
+    go_on("edited")
+    job.step()
+    assert [(one.user, one.cause) for one in job.broker.records][2:] == [("u", "forgiven")]
+    assert tokens_of(job, "u") < 0, "the first batch decided with it forgets"
+    go_on("released")
+    job.clock.advance(quiet_ms)  # when the windows are empty, nothing but a snapshot knows of the debt
+    job.send(event(job, 1_000) if has_usage else b"[]")
+    job.step()
+    go_on("forgotten")
+    begun = tokens_of(job, "u")
+    assert begun >= 19_000
+    assert tokens_of(job, "other") < begun
+    job.clock.advance(quiet_ms)
+    job.send(event(job, 1_000))
+    job.step()
+    assert tokens_of(job, "u") == 19_000
+    go_on("forgotten")
+    while len(job.purgatory):
+        job.clock.advance(500)
+        job.step()
+    assert job.verdict().as_json()["differences"] == []
+
+
+def test_a_batch_that_has_pinned_older_quotas_holds_no_client_that_was_forgiven_meanwhile(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES, in_memory=True)
+    job.start()
+
+    def meanwhile() -> None:
+        job.forgive("u")
+        job.quotas.poll()
+        job.purgatory.quotas_changed(job.quotas.pin())
+
+    job.meanwhile = meanwhile
+    job.send(event(job, 100_000))
+    job.step()
+    assert job.broker.records == []
+    job.meanwhile = lambda: None
+    job.send(event(job, 100_000))
+    job.step()
+    assert [one.cause for one in job.broker.records] == ["violation"], "usage after it counts"
+    job.step()
+    assert [one.cause for one in job.broker.records] == ["violation"], "it is forgiven once"
 
 
 @pytest.mark.parametrize("point", ["usage.appended", "batches.appended", "sensor_state.appended"])

@@ -203,11 +203,11 @@ def test_sensors_that_expire_start_anew_and_the_others_stay(scope: Scope) -> Non
 AT_MS = 1_700_000_040_000
 
 
-@pytest.mark.parametrize("users", ["u", DEFAULT])
+@pytest.mark.parametrize("users", ["a", DEFAULT])
 def test_claims_are_known_when_a_type_has_quotas_and_no_usage_yet(users: str) -> None:
     rows = [quota_row(users, producer_byte_rate=1_000)]
     engine = loaded(*rows)
-    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=20_000, fetched_bytes=1))
+    decide(engine, AT_MS, usage_row(AT_MS, user="a", produced_bytes=20_000, fetched_bytes=1))
     engine.load_quotas(QuotaSnapshot.from_rows([*rows, quota_row("other", consumer_byte_rate=1)], 2))
     claims_by_key_are_those_by_name(engine, AT_MS + 1)
 

@@ -6,6 +6,7 @@ bob/        request   throttled T0 - 1 h … T0 + 9 min
 
 import json
 import selectors
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.errors import NotFound, Refused
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.rates import Rates
@@ -218,6 +220,53 @@ def job(broker: EmbeddedBroker) -> Iterator[ThrottleJob]:
         made.throttle("alice")
         made.release("bob")
         yield made
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> KeptJob:
+    """alice/etl and alice/web share the sensor of alice; alice/app has one of its own, and only its mode is shadow."""
+    quotas = (
+        QuotaChange("alice", "", {"producer_byte_rate": 1_000.0, "consumer_byte_rate": 1_000.0}),
+        QuotaChange("alice", "etl", {"consumer_byte_rate": 500.0}),
+        QuotaChange("bob", "", {"producer_byte_rate": 1_000.0, "mode": "shadow"}),
+    )
+    job = KeptJob(str(tmp_path), *quotas)
+    at_ms = time.time_ns() // 1_000_000
+    job.batch([usage_row(at_ms, user="alice", client_id=name, produced_bytes=1) for name in ("etl", "web")])
+    job.flush()
+    return job
+
+
+def forgiven(job: KeptJob, *words: str) -> tuple[Answer, list[tuple[str, str]]]:
+    before = job.quota_table.read().forgiven
+    answer = kquota("throttles", "forgive", *words, "--reason", "it was our fault", "--tables", job.root)
+    return answer, [entity for entity, at_ms in job.quota_table.read().forgiven.items() if at_ms != before.get(entity)]
+
+
+def test_forgiving_a_user_forgives_all_its_sensors_and_is_in_the_history(shared: KeptJob) -> None:
+    answer, entities = forgiven(shared, "alice")
+    assert (answer.exit_code, entities) == (0, [("alice", ""), ("alice", "<default>")])
+    (newest,) = json.loads(kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", shared.root).stdout)
+    assert newest["reason"] == "it was our fault"
+    described = kquota("quotas", "describe", "--tables", shared.root).stdout
+    assert len(described.splitlines()) == 3
+
+
+def test_forgiving_a_client_names_who_shares_its_sensor_and_asks(shared: KeptJob) -> None:
+    answer, entities = forgiven(shared, "alice", "etl")
+    assert (answer.exit_code, entities) == (Refused.exit_code, [])
+    assert "shares its sensor with alice/web" in answer.stderr
+    fix = shlex.split(answer.stderr.partition("forgive them all: ")[2])
+    assert kquota(*fix[fix.index("throttles") :], "--tables", shared.root).exit_code == 0
+    assert [*shared.quota_table.read().forgiven] == [("alice", ""), ("alice", "etl")], "one for each quota type"
+    answer, entities = forgiven(shared, "alice", "web", "--yes")
+    assert (answer.exit_code, entities) == (0, [("alice", "")])
+
+
+@pytest.mark.parametrize("client", [("bob", "etl"), ("carol", "etl")], ids=["shadow", "no quota"])
+def test_a_client_without_an_enforced_quota_owes_nothing(client: tuple[str, str], shared: KeptJob) -> None:
+    answer, entities = forgiven(shared, *client)
+    assert (answer.exit_code, entities) == (NotFound.exit_code, [])
 
 
 @contextmanager

@@ -152,7 +152,12 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> HandJob:
             job.send(json.dumps({"event_time_ms": at_ms, "user": user, "client_id": client_id, **used}).encode())
         if step == 25:
             job.quota_table.alter([bound("alice", "web", mode="exempt")], AUDIT)
+        if step == 45:
+            job.forgive("bob")
         job.clock.advance(200)
+        job.step()
+    while len(job.purgatory):
+        job.clock.advance(500)
         job.step()
     return job
 
@@ -165,7 +170,9 @@ def test_records_hold_whom_their_decisions_and_quotas_say(held: HandJob) -> None
     found = verified(held.settings.tables.root, held)
     assert found.mismatches == []
     assert found.records == held.rows("throttle_events").num_rows
-    targets = {str(Target.of(row)) for row in held.rows("throttle_events").to_pylist()}
+    rows = held.rows("throttle_events").to_pylist()
+    assert [str(Target.of(row)) for row in rows if row["cause"] == "forgiven"] == ["bob/*"] * 2, "of both types"
+    targets = {str(Target.of(row)) for row in rows}
     assert targets == {"alice/*", "alice/etl", "bob/*"}
 
 
@@ -200,6 +207,18 @@ def test_a_record_that_holds_others_than_it_should_is_found(
     write_deltalake(copy.uri("throttle_events"), falsified, mode="overwrite", partition_by=["date"])
     (found,) = verified(str(tmp_path), held).mismatches
     assert (found.key["publish_seq"], sorted(found.columns)) == (first["publish_seq"], columns)
+
+
+def test_a_release_that_no_quotas_forgive_is_found(held: HandJob, tmp_path: Path) -> None:
+    copy = KeptCopy(held, tmp_path)
+    records = DeltaTable(copy.uri("throttle_events")).to_pyarrow_table()
+    rows = records.sort_by("publish_seq").to_pylist()
+    first = next(row for row in rows if row["cause"] == "expired" and row["user"] == "alice")
+    first["cause"] = "forgiven"
+    falsified = pa.Table.from_pylist(rows, records.schema)
+    write_deltalake(copy.uri("throttle_events"), falsified, mode="overwrite", partition_by=["date"])
+    (found,) = verified(str(tmp_path), held).mismatches
+    assert (found.key["publish_seq"], [*found.columns]) == (first["publish_seq"], ["cause"])
 
 
 class KeptCopy:

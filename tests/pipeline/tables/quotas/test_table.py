@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pipeline.errors import Conflict, Refused, TableMissing
 from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas import table as tables
 from pipeline.tables.quotas.edit import QuotaChange, altered, refuse_absent, validated
 from pipeline.tables.quotas.files import applied, from_text, to_document
 from pipeline.tables.quotas.history import differences, origin_of, versions
@@ -81,6 +82,51 @@ def test_the_mode_is_a_property_with_a_version_of_its_own(table: QuotaTable) -> 
     assert version == after.version == before.version + 1
     assert table.set_mode("shadow", AUDIT) == version
     assert table.read(before.version).mode == "enforce"
+
+
+DAY_MS = 24 * 3_600_000
+
+
+def test_a_forgiven_debt_is_in_the_history_and_in_no_quota(table: QuotaTable) -> None:
+    table.alter([bound("alice", 1.0), bound("bob", 2.0)], AUDIT)
+    before = table.read()
+    forgiven = table.commit(lambda rows: rows, AUDIT, forgives=[("alice", ""), ("carol", "etl")])
+    after = table.read()
+    assert forgiven.version == before.version + 1
+    assert after.rows == before.rows
+    assert to_document(after.rows) == to_document(before.rows)
+    assert [*after.forgiven] == [("alice", ""), ("carol", "etl")]
+    newest = next(iter(versions(table, 1)))
+    assert [(one.action, one.user, one.column, one.old) for one in newest.changes] == [
+        ("alter", "alice", "forgiven_until_ms", None),
+        ("add", "carol", "forgiven_until_ms", None),
+    ]
+    again = table.commit(lambda rows: rows, AUDIT, forgives=[("alice", "")])
+    assert table.read(again.version).forgiven["alice", ""] > after.forgiven["alice", ""], "it is forgiven once more"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda rows: applied(rows, [], prune=True),
+        lambda rows: altered(rows, [QuotaChange("alice", "", remove=True)]),
+        lambda rows: altered(rows, [bound("alice", 5.0)]),
+        lambda _: [{"user": "alice", "client_id": "", "producer_byte_rate": 1.0}],
+    ],
+    ids=["prune", "delete", "alter", "rollback"],
+)
+@pytest.mark.parametrize(("age_ms", "is_kept"), [(DAY_MS - 60_000, True), (DAY_MS + 1, False)])
+def test_every_edit_keeps_what_was_forgiven_for_a_day(
+    edit: Any, age_ms: int, is_kept: bool, table: QuotaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.alter([bound("alice", 1.0), bound("bob", 2.0)], AUDIT)
+    table.commit(lambda rows: rows, AUDIT, forgives=[("alice", ""), ("carol", "etl")])
+    forgiven = table.read().forgiven
+    monkeypatch.setattr(tables, "wall_ms", lambda: forgiven["alice", ""] + age_ms)
+    version = table.alter([bound("bob", 2.0)], AUDIT)
+    assert table.read(version).forgiven == forgiven, "an edit that changes nothing is none"
+    table.commit(edit, AUDIT)
+    assert table.read().forgiven == (forgiven if is_kept else {})
 
 
 def test_the_history_tells_who_and_why(table: QuotaTable) -> None:
