@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Final, Literal, Self, cast
 
-import numpy as np
-
-from quota.arrays import Ints
 from quota.entity import DEFAULT, QUOTA_TYPES, Level, level_of
 from quota.errors import InvalidQuotas
 
@@ -97,14 +94,13 @@ class QuotaSnapshot:
         known = {one[:2]: one[2] for one in before.forgiven}
         return tuple(one[:2] for one in self.forgiven if one[2] > known.get(one[:2], 0))
 
-    def forgiven_until_ms(self, sensors: Iterable[tuple[str, str]]) -> Ints:
-        """Until when the debts of sensors are forgiven, by their tags ("" for none), int64[n]; 0 for never."""
+    def forgiven_until_ms(self, sensors: Iterable[tuple[str, str]]) -> list[int]:
+        """Until when the debts of each of these sensors are forgiven, by its tags ("" for none); 0 for never."""
         until_ms = {one[:2]: one[2] for one in self.forgiven}
-        found = (
+        return [
             max(until_ms.get((user, client_id), 0), until_ms.get((user, DEFAULT), 0) if client_id else 0)
             for user, client_id in sensors
-        )
-        return np.fromiter(found, np.int64)
+        ]
 
 
 def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems: list[str]) -> Quota | None:

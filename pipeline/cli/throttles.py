@@ -362,14 +362,14 @@ def forgive(
 
 def _all_sensors(user: str) -> dict[str, Any]:
     entities = [(user, ""), (user, DEFAULT)]
-    return {"sensor": f"{user}, and {user}/*", "quota_types": [*QUOTA_TYPES], "shared_with": [], "entities": entities}
+    return {"sensor": f"every sensor of {user}", "quota_types": [*QUOTA_TYPES], "shared_with": [], "entities": entities}
 
 
 def _sensors_of(root: str, table: "QuotaTable", user: str, client_id: str) -> list[dict[str, Any]]:
     """The sensors of a client that a bound is enforced on: each with its types and who else uses it."""
-    from pipeline.tables.address import table_uri
+    from pipeline.tables.port import table_uri
+    from pipeline.tables.queries import live_clients
     from pipeline.tables.quotas.source import QuotaSource
-    from pipeline.tables.reading import live_clients
     from quota.effective import effective
 
     found: dict[tuple[str, str], dict[str, Any]] = {}

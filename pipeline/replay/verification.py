@@ -310,7 +310,7 @@ def _check_records(
         key = {**{name: row[name] for name in KEY if name in row}, "publish_seq": row["publish_seq"]}
         if row["action"] == "release":
             sensor, quotas = (row["sensor_user"], row["sensor_client_id"]), snapshot_at(row["quota_version"])
-            if row["cause"] == "forgiven" and not quotas.forgiven_until_ms([sensor]).any():
+            if row["cause"] == "forgiven" and not any(quotas.forgiven_until_ms([sensor])):
                 result.mismatches.append(Difference(key, {"cause": ("forgiven", "no quota forgives its sensor")}))
             continue
         of_batch = row["cause"] in BATCH_CAUSES

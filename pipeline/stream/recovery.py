@@ -14,7 +14,7 @@ stored yet, is decided with the settings it was recorded with.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -68,7 +68,6 @@ def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSetti
     batches = tuple(batches_of(usage, last_query_id))
     rows = _rows_since(tables, newest.evaluation, batches, snapshot)
     rows = pa.concat_tables([rows, newest.to_row(tables.cluster).select(rows.column_names)])
-    snapshot = None if snapshot is None else (_with_version(snapshot[0], rows), snapshot[1])
     batches = _with_ends_of_epochs(batches, rows, last_query_id)
     unfit = _newest_unfit(rows, newest, engine.sample_window_ms)
     if unfit is not None:
@@ -103,13 +102,6 @@ def _rows_since(
     if newest.time_epoch == epoch:
         return rows
     return pa.concat_tables([rows, tables.batches.read(_COLUMNS, [("time_epoch", ">", epoch)])])
-
-
-def _with_version(of_snapshot: Evaluation, rows: pa.Table) -> Evaluation:
-    """The facts of the batch of a snapshot, with its quota version if its row is kept."""
-    own = (pc.field("query_id") == of_snapshot.query_id) & (pc.field("batch_id") == of_snapshot.batch_id)
-    version = pc.max(rows.filter(own)["quota_version"]).as_py()
-    return of_snapshot if version is None else replace(of_snapshot, quota_version=version)
 
 
 def _with_ends_of_epochs(
@@ -193,7 +185,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         as_recorded = Decider(new_engine(facts.settings, decider.scope), decider.cluster)
         usage = read_stored_usage(tables, facts, facts.settings)
         outcome = _decide_again(usage, quotas, as_recorded, at, last_query_id, facts)
-    decider.resume(newest.evaluation, quotas.at(newest.evaluation.quota_version), at)
+    decider.resume(newest.evaluation, at, quotas.at(newest.evaluation.quota_version))
     rows = sum(batch.usage.num_rows for batch in stored.batches)
     return Recovered(outcome, len(stored.batches), rows, newest)
 
@@ -212,21 +204,15 @@ def _decide_again(
     for batch in stored.batches:
         evaluation = evaluation_of(batch)
         if snapshot is not None and evaluation.is_after(snapshot[0], last_query_id):
-            _take_up(snapshot, quotas, decider, at)
+            decider.restore_buckets(snapshot[1])
+            decider.resume(snapshot[0], at)
             snapshot = None
         decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
         if facts is not None and facts.versions == {batch.query_id: batch.batch_id}:
             outcome = Outcome(facts, decided)
     if snapshot is not None:
-        _take_up(snapshot, quotas, decider, at)
+        decider.restore_buckets(snapshot[1])
     return outcome
-
-
-def _take_up(snapshot: Snapshot, quotas: QuotaSource, decider: Decider, at: Moment) -> None:
-    evaluation, buckets = snapshot
-    version = evaluation.quota_version
-    decider.resume(evaluation, None if version < 0 else quotas.at(version), at)
-    decider.restore_buckets(buckets)
 
 
 def _log_change(stored: EngineSettings, settings: EngineSettings) -> None:

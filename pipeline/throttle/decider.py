@@ -179,12 +179,12 @@ class Decider:
             self._engine.forgive(sensors)
         self._decided = snapshot
 
-    def resume(self, evaluation: Evaluation, snapshot: QuotaSnapshot | None, now: Moment) -> None:
+    def resume(self, evaluation: Evaluation, now: Moment, snapshot: QuotaSnapshot | None = None) -> None:
         """Go on after a batch of an earlier driver that had no usage, or none that is needed: time does not go back.
 
         * `evaluation`: Facts of that batch.
-        * `snapshot`: Its quotas, for what they forgive; None if they are not known. They are not put in force: `adopt`
-            does that.
+        * `snapshot`: Its quotas, for what they forgive; None if no usage came since the last batch that was decided:
+            then the next batch forgives the same. They are not put in force: `adopt` does that.
         """
         with self._lock:
             if snapshot is not None:
@@ -303,4 +303,4 @@ def _forgiven_ms(resolved: pa.Table, quotas: QuotaSnapshot | None) -> Ints:
     if quotas is None or not quotas.forgiven:
         return np.zeros(resolved.num_rows, np.int64)
     sensors = (resolved[name].to_pylist() for name in ("sensor_user", "sensor_client_id"))
-    return quotas.forgiven_until_ms(zip(*sensors, strict=True))
+    return np.array(quotas.forgiven_until_ms(zip(*sensors, strict=True)), np.int64)

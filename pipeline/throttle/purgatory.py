@@ -50,7 +50,7 @@ from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import Slicing, Step
 from quota.usage import Pair, some_of
-from schemas.throttle_record import Cause
+from schemas.throttle_record import SENSOR, Cause
 
 log = logging.getLogger(__name__)
 
@@ -405,9 +405,10 @@ def left_ms(rows: pa.Table, now: Moment) -> Ints:
 def _forgiven_ms(rows: pa.Table, quotas_at: Callable[[int], QuotaSnapshot]) -> Ints:
     """Until when debts of the sensors of records were forgiven by the quotas that they were written under."""
     quotas = {version: quotas_at(version) for version in pc.unique(rows["quota_version"]).to_pylist()}
-    columns = (rows[name].to_pylist() for name in ("quota_version", "sensor_user", "sensor_client_id"))
-    found = (quotas[version].forgiven_until_ms([sensor])[0] for version, *sensor in zip(*columns, strict=True))
-    return np.fromiter(found, np.int64)
+    versions, users, clients = (rows[name].to_pylist() for name in ("quota_version", *SENSOR))
+    sensors = zip(users, clients, strict=True)
+    found = [quotas[version].forgiven_until_ms([sensor]) for version, sensor in zip(versions, sensors, strict=True)]
+    return np.array(found, np.int64).ravel()
 
 
 def _clients_of(asked: Asked) -> pa.Table:

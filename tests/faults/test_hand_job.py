@@ -198,6 +198,9 @@ def test_who_is_forgiven_is_released_at_once_and_begins_with_a_full_bucket(
     job.send(event(job, 1_000))
     job.step()
     assert tokens_of(job, "u") == 19_000
+    job.send(event(job, 1_000))
+    job.step()
+    assert tokens_of(job, "u") == 18_000
     go_on("forgotten")
     while len(job.purgatory):
         job.clock.advance(500)
@@ -224,6 +227,21 @@ def test_a_batch_that_has_pinned_older_quotas_holds_no_client_that_was_forgiven_
     assert [one.cause for one in job.broker.records] == ["violation"], "usage after it counts"
     job.step()
     assert [one.cause for one in job.broker.records] == ["violation"], "it is forgiven once"
+
+
+def test_a_start_releases_no_one_who_began_to_owe_after_a_debt_was_forgiven(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.start()
+    job.send(event(job, 100_000))
+    job.step()
+    job.forgive("u")
+    job.step()
+    job.send(event(job, 100_000))
+    job.step()
+    job.clock.advance(100)
+    job.start()
+    job.step()
+    assert [one.cause for one in job.broker.records] == ["violation", "forgiven", "violation"]
 
 
 @pytest.mark.parametrize("point", ["usage.appended", "batches.appended", "sensor_state.appended"])

@@ -15,6 +15,18 @@ _UNITS: Final = "tests/quota/test_units.py"
 
 DEFECTS: Final = (
     Defect(
+        "a forgiven sensor keeps what its bucket owes",
+        "SensorTable.forgive",
+        ("of_type.buckets.fill(ids)", "pass"),
+        f"{_ENGINE}::test_a_forgiven_sensor_is_as_new_and_others_owe_what_they_owed",
+    ),
+    Defect(
+        "a forgiven sensor keeps its windows",
+        "SensorTable.forgive",
+        ("of_type.windows.empty(ids)", "pass"),
+        f"{_ENGINE}::test_a_forgiven_sensor_is_as_new_and_others_owe_what_they_owed",
+    ),
+    Defect(
         "a client counts as held by a quota in shadow mode",
         "_held_until_ms",
         ("np.where(is_enforced, latest_ms, 0)", "latest_ms"),

@@ -89,8 +89,20 @@ DEFECTS: Final = (
     Defect(
         "an edit that changes nothing makes a version",
         "QuotaTable.commit",
-        ("if edit.rows == edit.before.rows:", "if False:"),
+        ("if edit.rows == edit.before.rows and not forgives:", "if False:"),
         _TABLE,
+    ),
+    Defect(
+        "an edit forgets what was forgiven lately",
+        "pipeline.tables.quotas.edit:still_forgiven",
+        ("if until_ms > now_ms - _FORGIVEN_FOR_MS", "if False"),
+        f"{_TABLE}::test_every_edit_keeps_what_was_forgiven_for_a_day",
+    ),
+    Defect(
+        "a row that only forgives counts as a quota",
+        "pipeline.tables.quotas.edit:parted",
+        ('if until_ms is None or quota != _without_quota(row["user"], row["client_id"]):', "if True:"),
+        f"{_TABLE}::test_a_forgiven_debt_is_in_the_history_and_in_no_quota",
     ),
     Defect(
         "an edit for another version of the table is made all the same",

@@ -49,6 +49,42 @@ DEFECTS: Final = (
         _PURGATORY,
     ),
     Defect(
+        "a batch with older quotas holds a client that was forgiven meanwhile",
+        "ThrottlePurgatory._still_valid",
+        ("changed |= in_force.forgives(", "in_force.forgives("),
+        f"{_HAND}::test_a_batch_that_has_pinned_older_quotas_holds_no_client_that_was_forgiven_meanwhile",
+    ),
+    Defect(
+        "a forgiven client stays held until its throttle ends",
+        "ThrottlePurgatory._check_after_edit",
+        (
+            "is_forgiven = in_force.forgives(throttles.forgiven_ms, throttles.level)",
+            "is_forgiven = np.zeros_like(is_moved)",
+        ),
+        f"{_HAND}::test_who_is_forgiven_is_released_at_once_and_begins_with_a_full_bucket",
+    ),
+    Defect(
+        "a debt is forgiven with each batch",
+        "Decider._forgive",
+        ("self._decided = snapshot", "self._decided = self._decided or snapshot"),
+        f"{_HAND}::test_who_is_forgiven_is_released_at_once_and_begins_with_a_full_bucket",
+    ),
+    Defect(
+        "a start forgets what the newest batch forgave",
+        "Decider.resume",
+        ("self._forgive(snapshot)", "pass"),
+        f"{_HAND}::test_who_is_forgiven_is_released_at_once_and_begins_with_a_full_bucket",
+    ),
+    Defect(
+        "a start releases who began to owe after a debt was forgiven",
+        "ThrottlePurgatory.take_over",
+        (
+            "np.zeros(len(ids), np.int64) if quotas_at is None else _forgiven_ms(running, quotas_at)",
+            "np.zeros(len(ids), np.int64)",
+        ),
+        f"{_HAND}::test_a_start_releases_no_one_who_began_to_owe_after_a_debt_was_forgiven",
+    ),
+    Defect(
         "an edit that meets a batch in flight is never settled",
         "ThrottlePurgatory.quotas_changed",
         (" and snapshot.version <= self._settled_version", ""),
