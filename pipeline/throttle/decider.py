@@ -253,12 +253,15 @@ class Decider:
         forgiven_ms = _forgiven_ms(own, self._in_force)
         return InForce(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own), excepted, forgiven_ms)
 
-    def forgiven_ms(self, clients: pa.Table, types: Ints) -> Ints:
-        """Until when the newest batch's quotas forgive the debts of targets of `CLIENTS`; 0 for never."""
+    def forgiven_ms(self, clients: Callable[[], pa.Table], types: Ints) -> Ints:
+        """Until when the newest batch's quotas forgive the debts of targets of `CLIENTS`; 0 for never.
+
+        * `clients`: Is only called if they forgive any.
+        """
         decided = self._decided
         if decided is None or not decided.forgiven:
             return np.zeros(len(types), np.int64)
-        return _forgiven_ms(rows_of_types(self.resolve(clients), types), decided)
+        return _forgiven_ms(rows_of_types(self.resolve(clients()), types), decided)
 
     def except_client_ids(self, users: NDArray[np.object_], types: Ints) -> NDArray[np.object_]:
         """The client-ids that throttles of users do not hold: see `QuotaEngine.except_client_ids`; None for user ""."""

@@ -179,7 +179,7 @@ class ThrottlePurgatory:
             if not len(news):
                 return 0
             publications = self._begun(valid.take(news), running.take(news), slices_ms, evaluation)
-            forgiven_ms = self._decider.forgiven_ms(publications.clients, publications.claims.quota_type)
+            forgiven_ms = self._decider.forgiven_ms(lambda: publications.clients, publications.claims.quota_type)
             at_ms = np.full(len(news), now.steady_ms)
             return self._publish(publications, evaluation, at_ms, now, forgiven_ms, batch_versions)
 
@@ -257,7 +257,7 @@ class ThrottlePurgatory:
         keys = self._decider.keys_of(names, throttles.quota_type)
         _, first = np.unique(keys[0], return_index=True)
         first = first[~self._ledger.running(some_of(keys, first)).is_held]
-        forgiven_ms = self._decider.forgiven_ms(names, throttles.quota_type)
+        forgiven_ms = self._decider.forgiven_ms(lambda: names, throttles.quota_type)
         evaluation, claims = self._decider.claims(names, throttles.quota_type, now.steady_ms)
         claims = claims.take(first)
         slicing = self._slicing
@@ -299,7 +299,7 @@ class ThrottlePurgatory:
         clients, claims = _clients_of(violations), violations.claims
         in_force = self._decider.in_force(clients, claims.quota_type)
         changed = in_force.differs(claims.bound, claims.level) | in_force.is_other_target(violations.holds_user)
-        changed |= in_force.forgives(self._decider.forgiven_ms(clients, claims.quota_type), claims.level)
+        changed |= in_force.forgives(self._decider.forgiven_ms(lambda: clients, claims.quota_type), claims.level)
         return violations.take(~changed)
 
     def _begun(self, asked: Asked, running: Running, slices_ms: Ints, batch: Evaluation) -> Publications:
@@ -338,7 +338,7 @@ class ThrottlePurgatory:
             return 0
         keys, slicing = self._ledger.keys(throttles.holds), self._slicing
         # Before the claims: a batch that forgives between the two is not known then, so the debt is still let go.
-        forgiven_ms = self._decider.forgiven_ms(self._ledger.names(throttles.holds), throttles.quota_type)
+        forgiven_ms = self._decider.forgiven_ms(partial(self._ledger.names, throttles.holds), throttles.quota_type)
         evaluation, claims = self._decider.check(throttles, keys, self._ledger.names, at_ms)
         result = judged(throttles, claims, at_ms, slicing)
         self._ledger.wait_for_end(throttles.holds[result.steps == Step.WAIT])
