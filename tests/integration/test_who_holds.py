@@ -46,7 +46,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_800)]
+pytestmark = [
+    *(pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_800)),
+    pytest.mark.usefixtures("made_reporter"),
+]
 
 INSTANTS: Final = int(os.environ.get("INSTANTS", "12"))
 """How many there are; a hundred take a quarter of an hour on an idle machine."""
