@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 compile="${VENV:-.venv}/bin/python -m piptools compile --quiet --generate-hashes --allow-unsafe --strip-extras
   --no-header --no-annotate --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options"
 
-# What the image holds is a part of it, locked beside it, with the same versions and hashes: deploy/image/requirements.lock.
+# What the image holds is a part of it, locked next to it, with the same versions and hashes: deploy/image/requirements.lock.
 # What judges the files of deploy/ and what makes the site of docs/ have locks of their own.
 
 # Everything pyproject.toml names: dependencies, extras, groups, and the build back-end with what it needs for

@@ -1,4 +1,4 @@
-"""The process of a program: its locks, background threads, children by `fork()`, and its end.
+"""The process of a program: locks, background threads, child processes, free ports, and its end.
 
 The end: Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes
 itself down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called

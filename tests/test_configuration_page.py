@@ -32,7 +32,9 @@ def test_the_site_has_commands_of_each_room_with_arguments_and_flags() -> None:
     for command in ("run", "quotas alter", "throttles explain", "tables create", "meter enable", "jars fetch"):
         assert f"\n## `kquota {command}`\n" in page
     assert "\n| `--entity-type users\\|clients` | Once for each part" in page
-    assert "\n| `USER` |" in page
+    assert "\n| `USER <str>` | The user. [required] |" in page
+    assert "\n| `--by <pair\\|user>` | pair:" in page
+    assert "records --all and --since show. [default: 50; x>=1] |" in page
 
 
 def test_the_site_has_every_metric_that_an_alert_or_a_board_names() -> None:

@@ -42,7 +42,7 @@ gateway.shutdown()
 gateway.proc.stdin.close()
 gateway.proc.wait()
 END
-# What executors and spark-submit need beside Spark's own jars, in one folder.
+# What executors and spark-submit need in addition to Spark's own jars, in one folder.
 mkdir -p "$folder/connectors"
 "$folder/venv/bin/python" -c 'from pipeline.jvm.jars import spark_jars; print(*spark_jars("s3"), sep="\n")' |
   while read -r jar; do ln -sf "$jar" "$folder/connectors/$(basename "$jar")"; done

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from typer import Context
 from typer.main import get_command
 
 from pipeline.cli.main import app
@@ -14,7 +15,8 @@ def commands_page() -> str:
     lines = ["# Commands", "", "Made of the program itself; `kquota COMMAND --help` prints the same.", ""]
     for path, command in _commands(get_command(app), "kquota"):
         lines += [f"## `{path}`", "", _escaped(command.help or ""), ""]
-        rows = [row for row in map(_row, command.params) if row]
+        shown = (option.get_help_record(Context(command)) for option in command.params)
+        rows = [_row(*record) for record in shown if record]
         lines += ["| option | meaning |", "| --- | --- |", *rows, ""] if rows else []
     return "\n".join(lines)
 
@@ -29,15 +31,10 @@ def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _commands(below, f"{path} {name}")
 
 
-def _row(option: Any) -> str:
-    """A row of the table; "" for an option that is hidden."""
-    if getattr(option, "hidden", False):
-        return ""
-    is_argument = option.param_type_name == "argument"
-    metavar = option.metavar or (option.name.upper() if is_argument else "")
-    words = [] if is_argument else [", ".join((*option.opts, *option.secondary_opts))]
-    name = " ".join([*words, metavar]).strip().replace("|", "\\|")
-    return f"| `{name}` | {_escaped(' '.join((getattr(option, 'help', None) or '').split()))} |"
+def _row(name: str, meaning: str) -> str:
+    """A row of the table: an option with its type, and its help with default and range, or that it is required."""
+    cell = name.replace("|", "\\|")
+    return f"| `{cell}` | {_escaped(' '.join(meaning.split()))} |"
 
 
 def _escaped(text: str) -> str:

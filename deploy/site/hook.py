@@ -19,7 +19,6 @@ _PROGRAMS: Final = {
     "meter": "A meter",
     "gate": "The gate",
     "brokers": "The sync",
-    "dashboard": "The page",
 }
 _LIMITS: Final = {
     "minimum": "at least {}",
@@ -43,10 +42,19 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+_MADE_PAGES: Final = """
+## Made of the program
+
+- [Commands](reference/commands.html): every command with its help, arguments and flags
+- [Topics and tables](reference/schemas.html): headers, settings and fields
+- [Newest runs](bench/runs.html): what each benchmark printed
+"""
+
+
 def llms_text() -> str:
-    """llms.txt, with the addresses of the site."""
+    """llms.txt, with the addresses of the site, and the pages that are made for it."""
     text = (ROOT / "llms.txt").read_text("utf-8").replace("(README.md)", "(index.html)")
-    return re.sub(r"\(docs/([^()]+)\.md\)", r"(\1.html)", text)
+    return re.sub(r"\(docs/([^()]+)\.md\)", r"(\1.html)", text) + _MADE_PAGES
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

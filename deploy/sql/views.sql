@@ -7,7 +7,7 @@
 --
 -- or print the text with both filled in, for a SQL editor, a warehouse or a job: kquota tables views --schema main.kquota
 --
--- Every statement can be repeated. Nothing here writes a row. Instants are columns _ms (epoch) and, beside them,
+-- Every statement can be repeated. Nothing here writes a row. Instants are columns _ms (epoch) and, next to them,
 -- TIMESTAMP. Days, weeks (ISO) and months are those of UTC, whatever the time zone of the session is.
 
 CREATE SCHEMA IF NOT EXISTS ${schema};
@@ -369,7 +369,7 @@ FROM batches
 GROUP BY cluster, quota_version;
 
 CREATE OR REPLACE VIEW freshness
-COMMENT 'The newest instant in each table that the job writes, and how long ago that is. After a clock was set back, that is the newest one since. decisions, throttle_events and dead_letters stand still while nobody is over quota or sends garbage. Roll-ups follow one to two minutes behind usage. Batches stand still without usage.'
+COMMENT 'The newest instant in each table that the job writes, and how long ago that is. After a clock was set back, that is the newest one since. decisions, throttle_events and dead_letters stand still while no client is over quota or sends garbage. Roll-ups follow one to two minutes behind usage. Batches stand still without usage.'
 AS
 SELECT table_name, measured_by, newest_ms, timestamp_millis(newest_ms) AS newest_at,
   (unix_millis(current_timestamp()) - newest_ms) / 1000 AS age_seconds

@@ -151,7 +151,7 @@ def enable(
     Brokers measure a client only under a quota. It stands at the default user and default client-id, by user at the
     default user, or, where that would hide a quota of default users or of client-ids alone, at a less specific level
     that hides none, for each quota type by itself. Quotas of brokers and of the quota table count. A sync keeps it, and
-    moves it before it hides a row. docs/meter.md has what each way loses, hides and costs a broker.
+    moves it before it hides a row. docs/meter.md has what each way costs a broker.
 
     Exit code 5: a broker does not use Kafka's own quotas.
     """

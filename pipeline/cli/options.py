@@ -113,10 +113,10 @@ class Source(NamedTuple):
     command_config: Path | None = None
     tables: str | None = None
 
-    def settings(self, topics: Mapping[str, str | None] | None = None, **others: Any) -> "Settings":
+    def settings(self, **others: Any) -> "Settings":
         """The settings, with other branches that were given as options; a value that is None was not given.
 
-        `bootstrap_server` goes before `bootstrap.servers` of `command_config`. `topics` are settings under `kafka`.
+        `bootstrap_server` goes before `bootstrap.servers` of `command_config`.
         """
         servers, client = self.bootstrap_server, None
         if self.command_config is not None:
@@ -124,7 +124,7 @@ class Source(NamedTuple):
 
             client = read_properties(self.command_config)
             servers = servers or client.get("bootstrap.servers")
-        kafka = {"bootstrap_servers": servers, "client": client, **(topics or {})}
+        kafka = {"bootstrap_servers": servers, "client": client}
         settings = load_settings(self.config, {"kafka": kafka, "tables": {"root": self.tables}, **others})
         reach_with(settings.store, settings.tables.root, settings.stream.checkpoint)
         return settings

@@ -37,7 +37,6 @@ from pipeline.errors import NotFound, Refused, UsageError
 from pipeline.log import set_up_logging
 from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.units import rate_text
-from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_record import Target, ThrottleRecord, verb
 
 if TYPE_CHECKING:
@@ -143,7 +142,6 @@ def tail(
         ),
     ] = None,
     source: ClusterSource,
-    topic: Annotated[str | None, typer.Option(help="The throttle topic.", show_default=THROTTLE_TOPIC)] = None,
     output: Annotated[str, format_option("table or json, one line per record.", ("table", "json"))] = "table",
 ) -> None:
     """Follow the throttle topic: one line for each throttle, extension, renewal and release, as clients read them.
@@ -156,7 +154,7 @@ def tail(
     from pipeline.gate.follower import ThrottleTail, ThrottleTopicReader
 
     since_ms = None if since is None else parse_instant("--since", since, wall_ms())
-    settings = source.settings(topics={"throttle_topic": topic})
+    settings = source.settings()
     set_up_logging(settings.log_level)
 
     def show(record: "ThrottleRecord") -> None:

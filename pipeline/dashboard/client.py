@@ -1,6 +1,6 @@
 """What the view Client shows of one `<user, client-id>`: its rates, decisions and throttles of the last 15 minutes.
 
-Each box reads one table, by one query. Grafana and the SQL views show what was before.
+Each box reads one table, by one query. `kquota throttles list --since` and the SQL views show what was before.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

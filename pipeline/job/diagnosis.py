@@ -42,7 +42,7 @@ from quota.units import age_text
 
 _LITTLE_SPACE_BYTES = 1 << 30
 _MOST_USERS: Final = 10
-"""Of a kind of finding, each with a line of its own."""
+"""How many users of one kind of finding get a line each."""
 
 
 Check = Callable[[Settings], Iterator["Diagnosis"]]

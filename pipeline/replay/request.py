@@ -197,7 +197,7 @@ class ReplayRequest:
             raise UsageError(msg, "begin with a later --since: the exact batches of `usage` can be replayed")
 
     def all_quotas(self) -> Iterator[Quota]:
-        """Of all replays and times."""
+        """The quotas of all replays and times."""
         snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)
         return (quota for snapshot in snapshots for quota in snapshot.quotas)
 

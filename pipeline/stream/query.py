@@ -357,7 +357,7 @@ def _cut(most_bytes: int) -> Sequence[str]:
 
 
 def _task_per_core(raw: DataFrame) -> DataFrame:
-    """The same messages, in as many tasks as there are cores, and no more.
+    """Read the messages in as many tasks as there are cores, and no more.
 
     A task of a small batch waits for the broker most of its time. Of a large one, a client of several partitions is
     then in fewer of the sums that the driver merges.

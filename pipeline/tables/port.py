@@ -80,7 +80,7 @@ In questions of `StoredTable` a value may be None with the operators `is` and `i
 
 
 def of_newest_epoch(time_epoch: int) -> list[Condition]:
-    """Of the rows of the newest epoch of a table: all rows while that is the first one."""
+    """Choose the rows of the newest epoch of a table: all rows while that is the first one."""
     return [("time_epoch", "=", time_epoch)] if time_epoch else []
 
 
@@ -149,11 +149,11 @@ class Instant(NamedTuple):
 
     @property
     def conditions(self) -> list[Condition]:
-        """Of the rows that were evaluated at it, if its epoch is the newest."""
+        """Choose the rows that were evaluated at it, if its epoch is the newest."""
         return [("evaluated_at_ms", "=", self.evaluated_at_ms), *of_newest_epoch(self.time_epoch)]
 
     def since(self, span_ms: int) -> list[Condition]:
-        """Of the rows of its epoch, which is the newest, that were evaluated at it, or so long before it."""
+        """Choose the rows of its epoch, which is the newest, that were evaluated at it, or so long before it."""
         return [("evaluated_at_ms", ">=", self.evaluated_at_ms - span_ms), *of_newest_epoch(self.time_epoch)]
 
 
@@ -185,7 +185,7 @@ class TableReader(Protocol):
     def last_of_each(
         self, keys: Sequence[str], order: str, among: Sequence[Condition] = (), where: Sequence[Condition] = ()
     ) -> "pa.Table":
-        """Of each combination of keys the row with the largest `order`, with all columns.
+        """For each combination of keys the row with the largest `order`, with all columns.
 
         Args:
             keys: Columns, or those of `TARGET`; null is a value as any other.

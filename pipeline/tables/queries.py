@@ -406,7 +406,7 @@ def live_clients(usage_uri: str) -> pa.Table:
 
 
 def clients_seen(usage_uri: str) -> dict[tuple[str, str], int]:
-    """The same clients, and when each last used something: the start of its newest sample window, in epoch ms."""
+    """When each of the `live_clients` last used something: the start of its newest sample window, in epoch ms."""
     found = _recent(usage_uri, '"user", client_id, max(sample_start_ms) AS seen_ms', " GROUP BY 1, 2")
     rows = [] if found is None else found.to_pylist()
     return {(row["user"], row["client_id"]): row["seen_ms"] for row in rows}

@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from typer.main import get_command
 
 from bench.what_if import write_quotas, write_usage
+from deploy.site.hook import llms_text
 from pipeline.cli.main import app
 from pipeline.clock import wall_ms
 from pipeline.process import free_ports
@@ -83,6 +84,12 @@ def test_llms_txt_names_every_page_once() -> None:
     named = re.findall(r"\]\((\S+)\)", (ROOT / "llms.txt").read_text("utf-8"))
     pages = [str(page.relative_to(ROOT)) for page in (*PAGES, ROOT / "docs" / "reference" / "api.md")]
     assert sorted(named) == sorted(pages)
+
+
+def test_llms_txt_of_the_site_names_every_page_of_its_navigation_once() -> None:
+    navigation = (ROOT / "deploy" / "site" / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    pages = [f"{name}.html" for name in re.findall(r"([\w/-]+)\.md", navigation)]
+    assert sorted(re.findall(r"\]\((\S+)\)", llms_text())) == sorted(pages)
 
 
 _CLIENTS: Final = 8

@@ -5,6 +5,7 @@ bob/        request   throttled T0 - 1 h … T0 + 9 min
 """
 
 import json
+import os
 import selectors
 import shlex
 import signal
@@ -210,6 +211,7 @@ def test_what_brokers_held_more_than_a_minute_ago_is_no_hold_of_now(
 
 
 COMMAND = [sys.executable, "-m", "pipeline.cli.main", "throttles", "tail"]
+TOPIC_VARIABLE = "KQUOTA_KAFKA__THROTTLE_TOPIC"
 
 
 @pytest.fixture(scope="module")
@@ -271,8 +273,9 @@ def test_a_client_without_an_enforced_quota_owes_nothing(client: tuple[str, str]
 
 @contextmanager
 def tail(broker: EmbeddedBroker, job: ThrottleJob, *flags: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [*COMMAND, *flags, "--bootstrap-server", broker.bootstrap_servers, "--topic", job.name]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [*COMMAND, *flags, "--bootstrap-server", broker.bootstrap_servers]
+    env = {**os.environ, TOPIC_VARIABLE: job.name}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             yield process
         finally:
@@ -286,7 +289,7 @@ def lines(process: "subprocess.Popen[str]", count: int) -> list[str]:
 
 @pytest.mark.broker
 def test_tail_prints_each_committed_record_and_ends_when_nobody_reads_it_any_more(
-    broker: EmbeddedBroker, job: ThrottleJob
+    broker: EmbeddedBroker, job: ThrottleJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tail(broker, job, "--since", "1970-01-01") as process:
         found = lines(process, 4)
@@ -302,7 +305,8 @@ def test_tail_prints_each_committed_record_and_ends_when_nobody_reads_it_any_mor
         ("bob", "throttle", 1),
         ("bob", "release", 3),
     ]
-    answer = kquota("throttles", "tail", "--bootstrap-server", broker.bootstrap_servers, "--topic", "no.such.topic")
+    monkeypatch.setenv(TOPIC_VARIABLE, "no.such.topic")
+    answer = kquota("throttles", "tail", "--bootstrap-server", broker.bootstrap_servers)
     assert answer.exit_code != 0
     assert "topic 'no.such.topic' does not exist" in answer.stderr
 
