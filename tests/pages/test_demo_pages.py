@@ -107,5 +107,4 @@ def test_the_commands_of_docs_cluster_lead_to_a_job_on_a_cluster(tmp_path: Path)
         names = {"broker:9092": broker.bootstrap_servers, "7077": master, "8080": web}
         with Reader(tmp_path, names, settings={"PATH": search_path}) as reader:
             assert reader.play(ROOT / "docs" / "cluster.md", "cluster") == []
-            told = reader.run("cat job.log").text
-            assert "executor 1 at 127.0.0.1" in told or "executor 0 at 127.0.0.1" in told
+            assert reader.run("grep 'Lost executor . on 127.0.0.1' job.log").exit_code == 0
