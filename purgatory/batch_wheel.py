@@ -4,7 +4,7 @@ It does the work of Kafka's `SystemTimer` without an object per task. Four parts
 
 * The **slab** has one slot per pending entry. A handle names an entry and its slot.
 * The **staging** holds what was scheduled lately, as it came. A schedule only appends.
-* The **levels** hold the rest (both in `purgatory.batch_wheel`): six levels of 256 buckets each. A bucket is a list of
+* The **levels** hold the rest (both in this module): six levels of 256 buckets each. A bucket is a list of
   arrays of *references*: rows of (expiration, handle).
 * The **overdue** references were due when they left the staging. They wait for the next advance.
 

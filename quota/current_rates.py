@@ -72,6 +72,8 @@ TOTALS: Final = tuple(field.name for field in fields(CurrentRates) if field.name
 MINUTE_MS: Final = 60_000
 _MOST_HELD: Final = 2_000
 """The most rows of a batch of which it is kept how long brokers held the client: the longest."""
+_MOST_FOLLOWED: Final = 100_000
+"""How many rows are kept of all batches: those that end last."""
 _LONGEST_HOLD_MS: Final = 3_600_000
 """A broker's hold is followed for so long at most."""
 _HELD_MS: Final = "broker_throttle_ms"
@@ -106,6 +108,8 @@ class RecentUsage:
             holds.append(_holds_of(held.take(most)))
         if holds:
             every = pa.concat_tables(holds).filter(pc.field(_END) > evaluated_at_ms - MINUTE_MS)
+            if every.num_rows > _MOST_FOLLOWED:
+                every = every.take(pc.select_k_unstable(every, _MOST_FOLLOWED, [(_END, "descending")]))
             self._broker_holds = every.combine_chunks()
 
     def copy(self) -> "RecentUsage":
@@ -130,9 +134,14 @@ class RecentUsage:
 def _holds_of(usage: pa.Table) -> pa.Table:
     """The holds of brokers that rows of usage tell of: client, begin and end.
 
-    A broker tells of a hold when it begins. Those of one row are taken to follow one another.
+    A broker says how long a hold lasts when it begins. Those of one row are taken to follow one another for a minute at
+    most: many connections that share a client-id are held at the same time. After that a hold is as long as the mean of
+    its requests.
     """
     held_ms = pc.min_element_wise(usage[_HELD_MS], _LONGEST_HOLD_MS)
+    counts = usage["request_count"] if "request_count" in usage.column_names else 1
+    requests = pc.max_element_wise(counts, 1)
+    held_ms = pc.min_element_wise(held_ms, pc.max_element_wise(MINUTE_MS, pc.divide(held_ms, requests)))
     return usage.select([*_CLIENT, _START]).append_column(_END, pc.add(usage[_START], held_ms))
 
 

@@ -315,11 +315,17 @@ class QuotaEngine:
         )
         return claims, is_known & np.isfinite(claims.bound)
 
-    def claims_by_name(self, targets: pa.Table, preferred: Ints, at_ms: int | Ints) -> Claims:
+    def claims_by_name(
+        self, targets: pa.Table, preferred: Ints, at_ms: int | Ints, forgiven: Flags | None = None, least_ms: int = 0
+    ) -> Claims:
         """What targets owe, as `claims`, by their names: columns broker_id, user, and client_id, null for a user.
 
         A client owes only what its user is not held for, a user what its sensor owes of the preferred type. Without
         a bound that is nothing, and the bound is infinity.
+
+        Args:
+            forgiven: types that are passed over, bool[n, types], unless none of the others owes at least `least_ms`:
+                then the claims are those of the preferred type. None: no type.
         """
         self._check_instant(int(np.min(at_ms, initial=_LAST_MS)))
         names = EntityNames(targets, self.scope == "broker")
@@ -330,7 +336,8 @@ class QuotaEngine:
         is_own = holds_user == of_user
         is_own &= ~of_user | (np.arange(len(QUOTA_TYPES))[:, None] == preferred)
         bound, owed_ms = np.where(is_own, bound, np.inf), np.where(is_own, owed_ms, 0)
-        types = type_that_owes_most(owed_ms, preferred)
+        counted_ms = owed_ms if forgiven is None else np.where(forgiven.T | (owed_ms < least_ms), 0, owed_ms)
+        types = type_that_owes_most(counted_ms, preferred)
         at = types, np.arange(len(types))
         figures = has_user, has_client_id, observed, bound, window_ms, tokens, owed_ms, level
         return Claims(types, *(column[at] for column in figures))

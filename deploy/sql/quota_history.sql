@@ -52,6 +52,9 @@ WITH actions AS (
   FROM touched AS t
   JOIN complete AS c ON c.version = t.version
   JOIN stored AS s ON s.file = t.file
+  -- Not rows that are there only to forgive a debt.
+  WHERE s.forgiven_until_ms IS NULL OR s.mode <> 'enforce'
+    OR coalesce(s.producer_byte_rate, s.consumer_byte_rate, s.request_percentage, s.owner, s.note) IS NOT NULL
   GROUP BY t.version, s.user, s.client_id
 )
 SELECT e.version, c.committed_at_ms, c.committed_at, c.actor, c.reason, e.user, e.client_id,

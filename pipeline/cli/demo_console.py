@@ -12,8 +12,8 @@ from pipeline.cli.output import remark, say
 from pipeline.clock import SHOWN_DIGITS, clock_time, wall_ms
 from pipeline.demo.folder import STOCK_CLIENTS, at_the_end, while_it_runs
 from pipeline.job.metrics import Listeners
-from pipeline.replay.story import line_with_command
 from pipeline.stream.micro_batch import BatchReport
+from pipeline.throttle.shapes import line_with_command
 
 _STATUS_EVERY_SECONDS: Final = 5.0
 _DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)

@@ -264,12 +264,12 @@ def diff(
     output: Output = "table",
 ) -> None:
     """Print every value that differs between two versions of the quotas."""
-    from pipeline.tables.quotas.history import differences
+    from pipeline.tables.quotas.history import changes_between
 
     table = source.quota_table()
     after = table.read(new)
     before = table.read(old if old is not None else max(after.version - 1, 0))
-    changes = differences(before.rows, after.rows)
+    changes = changes_between(before, after)
     print_rows([change_line(one) if is_table(output) else one.as_row() for one in changes], output, CHANGES)
     mode = f", mode {before.mode} → {after.mode}" if before.mode != after.mode else ""
     remark(f"quotas v{before.version} → v{after.version}, values that differ: {len(changes)}{mode}")

@@ -134,7 +134,7 @@ MOST_LINES: Final = 200
 
 def log_throttles(written: "pa.Table", quota_version: int) -> None:
     """Write one log line for each published record; of more than `MOST_LINES` the first ones, and how many follow."""
-    from pipeline.replay.story import line_with_command
+    from pipeline.throttle.shapes import line_with_command
 
     if not log.isEnabledFor(logging.INFO):
         return

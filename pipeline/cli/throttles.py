@@ -35,12 +35,13 @@ from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, Refused, UsageError
 from pipeline.log import set_up_logging
-from quota.entity import DEFAULT, QUOTA_TYPES
+from quota.entity import DEFAULT
 from quota.units import rate_text
 from schemas.throttle_record import Target, ThrottleRecord, verb
 
 if TYPE_CHECKING:
     from pipeline.gate.follower import ThrottleTail
+    from pipeline.settings.model import Settings
     from pipeline.tables.quotas.table import QuotaTable
     from pipeline.tables.throttles import Story
     from quota.replay import Difference
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")
 _RUNNING: Final = Layout(
-    (*_COLUMNS, "held_by_brokers"), dropped_first=("W", "cause", "for", "decision", "O"), texts=("held_by_brokers",)
+    (*_COLUMNS, "held_by_brokers"), dropped_first=("W", "cause", "for", "O", "T"), texts=("held_by_brokers",)
 )
 _RECENT: Final = Layout(
     ("at", "action", "client", *_COLUMNS[2:]), dropped_first=("W", "for", "decision", "O", "action")
@@ -189,7 +190,7 @@ def _follow(topic: "ThrottleTail", show: "Callable[[ThrottleRecord], None]") -> 
 
 
 def _line(record: "ThrottleRecord") -> str:
-    from pipeline.replay.story import line_of_record
+    from pipeline.throttle.shapes import line_of_record
 
     return f"{clock_time(record.written_ms)}  {line_of_record(record)}"
 
@@ -242,7 +243,8 @@ def _held_without_decision(root: str, first: str, client_id: str | None) -> NotF
 
     parts = first.split("/")
     splits = [("/".join(parts[:place]), "/".join(parts[place:])) for place in range(1, len(parts))]
-    for user, name in splits if client_id is None else [(first, client_id)]:
+    names = [(user, one) for user, name in splits for one in dict.fromkeys((name, name.rpartition("@")[0] or name))]
+    for user, name in names if client_id is None else [(first, client_id)]:
         by_brokers = held_by_brokers(root, user, None if name == "*" else name, wall_ms())
         if by_brokers is not None:
             message = f"{user}/{name} is not held by kquota, which has no decision of it; {by_brokers}"
@@ -339,55 +341,79 @@ def forgive(
     refuse_empty("USER", [user])
     settings = source.settings()
     table = QuotaTable(settings.tables.root)
-    sensors = [_all_sensors(user)] if client_id is None else _sensors_of(settings.tables.root, table, user, client_id)
+    sensors = _sensors_of(settings, table, user, client_id)
     others = sorted({name for one in sensors for name in one["shared_with"]})
-    if others and client_id is not None and not yes:
+    if others and not yes:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         message = f"nothing was forgiven: {user}/{client_id} shares its sensor with {', '.join(others[:_NAMED])}{more}"
-        again = command_text("throttles", "forgive", user, client_id, "--reason", reason, "--yes")
+        names = [user, *([] if client_id is None else [client_id])]
+        if any(name.startswith("-") for name in names):
+            names.insert(0, "--")
+        again = command_text("throttles", "forgive", "--reason", reason, "--yes", *names)
         raise Refused(message, f"forgive them all: {again}")
-    entities = list(dict.fromkeys(entity for one in sensors for entity in one.pop("entities")))
-    edit = table.commit(lambda rows: rows, local_audit(reason), forgives=entities)
-    print_rows(
-        sensors,
-        output,
-        _FORGIVEN,
-        shown=_shown_forgiven,
-        document=[{"quota_version": edit.version} | one for one in sensors],
+    entities = [one.pop("entity") for one in sensors]
+    edit = table.commit(
+        lambda rows: rows,
+        local_audit(reason),
+        forgives=entities if client_id is not None else [(user, ""), (user, DEFAULT)],
     )
+    document = [{"quota_version": edit.version} | one for one in sensors]
+    print_rows(sensors, output, _FORGIVEN, shown=_shown_forgiven, document=document)
     remark(f"quotas v{edit.version}: a release follows at once, and the next micro-batch forgets what was owed")
 
 
-def _all_sensors(user: str) -> dict[str, Any]:
-    entities = [(user, ""), (user, DEFAULT)]
-    return {"sensor": f"every sensor of {user}", "quota_types": [*QUOTA_TYPES], "shared_with": [], "entities": entities}
+def _sensors_of(settings: "Settings", table: "QuotaTable", user: str, client_id: str | None) -> list[dict[str, Any]]:
+    """The sensors of a client, or all of a user, that a bound is enforced on: each with its types and who else uses it.
 
+    Clients are those that are held, and those of the last minutes.
+    """
+    import pyarrow as pa
 
-def _sensors_of(root: str, table: "QuotaTable", user: str, client_id: str) -> list[dict[str, Any]]:
-    """The sensors of a client that a bound is enforced on: each with its types and who else uses it."""
     from pipeline.tables.port import table_uri
     from pipeline.tables.queries import live_clients
     from pipeline.tables.quotas.source import QuotaSource
-    from quota.effective import effective
+    from pipeline.tables.throttles import Wanted, running_throttles
+    from quota.effective import resolved
 
+    root = settings.tables.root
+    held = running_throttles(root, wall_ms(), Wanted(), settings.purgatory.min_hold_ms)
+    live = live_clients(table_uri(root, "usage")).to_pylist()
+    seen = {(row["user"], row["client_id"] or "") for row in (*held, *live)}
+    own = {one for one in seen if one[0] == user and client_id in {None, one[1]}}
+    users = {row["user"] for row in held if row["client_id"] is None}
+    if client_id is not None and user in users:
+        own.add((user, client_id))
+    if not own:
+        who = user if client_id is None else f"{user}/{client_id}"
+        message = f"{who} is not held, and was not seen in the last minutes: there is nothing to forgive"
+        raise NotFound(message, f"see who is held: {command_text('throttles', 'list')}")
+    names = zip(*sorted(seen | own), strict=True)
+    clients = pa.table(dict(zip(("user", "client_id"), map(list, names), strict=True)))
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    by_type = effective(QuotaSource(table).pin(), user, client_id, live_clients(table_uri(root, "usage"))).by_type
-    for one in by_type:
-        if one.bound is None or one.mode != "enforce":
+    for row in resolved(clients, QuotaSource(table).pin()):
+        if row["mode"] != "enforce":
             continue
-        entity = one.sensor_user, one.sensor_client_id
+        entity, client = (row["sensor_user"], row["sensor_client_id"]), (row["user"], row["client_id"])
         name = f"{entity[0] or 'all users'}/{entity[1] or '*'}"
-        shared_with = [f"{user}/{client_id}" for user, client_id in one.shared_with]
-        sensor = {"sensor": name, "quota_types": [], "shared_with": shared_with, "entities": [entity]}
-        found.setdefault(entity, sensor)["quota_types"].append(one.quota_type)
-    if not found:
-        message = f"{user}/{client_id} owes nothing: no quota is enforced on it"
-        raise NotFound(message, f"see which quotas it has: {command_text('quotas', 'effective', user, client_id)}")
-    return [*found.values()]
+        sensor = {"sensor": name, "quota_types": set(), "shared_with": set(), "entity": entity}
+        of_entity = found.setdefault(entity, sensor)
+        if client in own:
+            of_entity["quota_types"].add(row["quota_type"])
+        else:
+            of_entity["shared_with"].add(f"{client[0]}/{client[1]}")
+    meant = [one for one in found.values() if one["quota_types"] and (client_id is not None or one["entity"][0])]
+    if not meant:
+        which = " but quotas of client-ids, which all users share" if found and client_id is None else ""
+        who = user if client_id is None else f"{user}/{client_id}"
+        message = f"{who} owes nothing of its own: no quota is enforced on it{which}"
+        fix = command_text("quotas", "effective", user, client_id or min(own)[1])
+        raise NotFound(message, f"see which quotas it has: {fix}")
+    lists = ("quota_types", "shared_with")
+    return [{**one, **{name: sorted(one[name]) for name in lists}} for one in meant]
 
 
 def _shown_forgiven(row: "Row") -> "Row":
-    return {name: value if name == "sensor" else ", ".join(value) for name, value in row.items()}
+    return {name: value if isinstance(value, str) else ", ".join(value) for name, value in row.items()}
 
 
 _MISMATCHES: Final = Layout(dropped_first=("query_id", "mode"), texts=("difference",))

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from pipeline.replay.request import ReplayRequest
     from pipeline.replay.simulation import ClientStory
-    from pipeline.replay.story import Row as Record
     from pipeline.replay.usage_batches import ReplayResult
     from pipeline.replay.usage_batches import Source as UsageTable
     from pipeline.replay.what_if import Totals
+    from pipeline.throttle.shapes import Row as Record
 
 
 _SOURCES = {"usage_by_second": "one evaluation per second", "usage": "the exact batches"}
@@ -205,7 +205,7 @@ def simulate(
     same files give the same answer everywhere.
     """
     from pipeline.replay.simulation import Simulation, batches_of_usage
-    from pipeline.replay.story import line_of
+    from pipeline.throttle.shapes import line_of
 
     if scope not in {"cluster", "broker"}:
         message = f"unknown scope {scope}; use cluster or broker"

@@ -191,7 +191,9 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str])
     user_types = [one.quota_type for one in found.by_type if one.sensor_user and not one.sensor_client_id]
     on_brokers = enforced_for(reader.root, user, client_id, QUOTA_TYPES)
     throttles = read_throttles(reader, client, span, user_types)
-    seen_ms = _last_seen(reader, client)
+    of_types = [zip(series["at_ms"], one["own"] or one["observed"], strict=True) for one in series["series"].values()]
+    used_at_ms = [at_ms for of_type in of_types for at_ms, used in of_type if used]
+    seen_ms = max(used_at_ms) if used_at_ms else _last_seen(reader, client)
     return {
         **state.head(),
         "user": user,

@@ -79,12 +79,11 @@ def verdict(now_ms: int, held: Sequence[Mapping[str, Any]], nearest: Sequence[Ma
 def _held_text(now_ms: int, held: Sequence[Mapping[str, Any]]) -> str:
     worst = max(held, key=lambda row: (row["most_used"] or 0, row["throttled_until_ms"]))
     counts = Held(held).counts
-    are = "is" if sum(counts) == 1 else "are"
     times = "" if worst["most_used"] is None else f", {times_text(worst['most_used'])} its quota"
     who = client_text(worst["user"], worst["client_id"])
     most = "" if sum(counts) == 1 else "most over: "
     left = age_text(max(worst["throttled_until_ms"] - now_ms, 1_000))
-    return f"{count_text(*counts)} {are} held: {most}{who}, {left} left{times}"
+    return f"kquota holds {count_text(*counts)}: {most}{who}, {left} left{times}"
 
 
 def collapsed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

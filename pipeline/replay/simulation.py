@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.replay.story import Row
 from pipeline.replay.usage_batches import HeldSpans, HeldTimes
 from pipeline.settings.model import Settings
 from pipeline.stream.usage_columns import CollectedBatch, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 from pipeline.throttle.assembly import Rehearsal
-from pipeline.throttle.shapes import Ints, Publications
+from pipeline.throttle.shapes import Ints, Publications, Row
 from quota.engine import Scope
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
-from pipeline.command_line import command_text
-from pipeline.errors import printable
+from pipeline.clock import clock_time, seconds
 from pipeline.tables.broker_quotas import enforced_for
 from pipeline.tables.quotas.history import QuotaOrigin, shown
 from pipeline.tables.quotas.table import QuotaTable
@@ -24,9 +22,8 @@ from pipeline.tables.throttles import (
     why_unpublished,
 )
 from quota.entity import label
-from quota.throttle_time import throttle_time_of
 from quota.units import against_bound, rate_text, rate_unit
-from schemas.throttle_record import BATCH_CAUSES, SENSOR, Target, ThrottleRecord, verb, verb_of, written_ms
+from schemas.throttle_record import Target, verb, written_ms
 
 if TYPE_CHECKING:
     from pipeline.settings.model import Settings
@@ -116,7 +113,7 @@ def _owes(event: Mapping[str, Any]) -> str:
 def _why_released(event: Mapping[str, Any], min_hold_ms: int) -> str:
     quota_type, bound, owed_ms = event["quota_type"], event["bound"], event["owed_ms"]
     if event["cause"] == "forgiven":
-        return f"quotas v{event['quota_version']} forgive the {exact_seconds(owed_ms)} that it owed"
+        return f"quotas v{event['quota_version']} forgive what it owed, {exact_seconds(owed_ms)}"
     if bound is None:
         return f"O {rate_text(quota_type, event['observed'])}, no bound is enforced any more"
     rates = against_bound(quota_type, event["observed"], bound)
@@ -350,64 +347,3 @@ def _samples_title(story: Story, sample_window_ms: int) -> str:
         return "samples: no longer kept (usage is trimmed after its retention)"
     name = "ms of thread time" if story.decision["quota_type"] == "request_percentage" else "kB"
     return f"samples of {seconds(sample_window_ms)} ({name}; │ marks what the bound allows in one):"
-
-
-# A throttle in one line, for logs and the demo: as the job writes it, and as the topic has it.
-
-
-Row = Mapping[str, Any]
-"""A record with the columns of `pipeline.throttle.shapes.WRITTEN`."""
-
-
-def line_of(row: Row, quota_version: int) -> str:
-    """What happened, to whom, why and until when.
-
-    Instants are UTC; O, T and a debt share one unit; seconds have one decimal. A bucket's debt is given where O ≤ T,
-    and what is still owed where a client is released: they are why it is held, or the little that it is let go with.
-    """
-    who, held_ms, owed_ms = str(Target.of(row)), row["throttle_time_ms"], row["owed_ms"]
-    if row["broker_id"]:
-        who += f"@{row['broker_id']}"
-    figures = f"{printable(who)} {row['quota_type']} {_rates(row)}"
-    if row["action"] == "release":
-        rest = f", owes {owed_ms} ms" if owed_ms else ""
-        return f"release  {figures} ({row['cause']}{rest})"
-    is_new = row["cause"] in BATCH_CAUSES and (row["bound"] is None or row["observed"] > row["bound"])
-    asked_ms = throttle_time_of(row) if is_new else owed_ms
-    asked = f"{'X' if is_new else 'owes'} {seconds(asked_ms)}"
-    if is_new and held_ms > asked_ms:  # its bucket owes more
-        asked_ms = owed_ms
-        asked += f", owes {seconds(asked_ms)}"
-    if held_ms < asked_ms:
-        asked += f", capped {seconds(held_ms)}"
-    verb = verb_of(row["action"], row["cause"])
-    level = "" if row["level"] is None else f"level {row['level']}, "
-    return (
-        f"{verb:<8} {figures} ({level}quotas v{quota_version}) "
-        f"W {seconds(row['window_ms'])} {asked}, until {clock_time(row['throttled_until_ms'])}"
-    )
-
-
-def line_with_command(row: Row, quota_version: int) -> str:
-    """The line, and the command that shows more of it; only where the record is in the tables."""
-    explain = command_text("throttles", "explain", row["decision_id"][:SHOWN_DIGITS])
-    return f"{line_of(row, quota_version)} · {explain}"
-
-
-def line_of_record(record: ThrottleRecord) -> str:
-    """A record of the throttle topic as the job's own line, without its level."""
-    row = {**dict(record), **dict(zip(SENSOR, record.sensor, strict=True)), "level": None}
-    return line_with_command(row, record.quota_version)
-
-
-def _rates(row: Row) -> str:
-    quota_type, observed, bound = row["quota_type"], row["observed"], row["bound"]
-    if bound is None:
-        return f"O {rate_text(quota_type, observed)}, no bound"
-    rates = against_bound(quota_type, observed, bound)
-    debt = -min(row["tokens"] or 0.0, 0.0)
-    if observed > bound or not debt or not row["owed_ms"]:
-        return rates
-    unit, factor = rate_unit(quota_type, bound)
-    amount = "%·s" if unit == "%" else unit.removesuffix("/s")
-    return f"{rates}, debt {debt / factor:.1f} {amount}"

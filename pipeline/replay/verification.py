@@ -246,11 +246,11 @@ def verify(
     first_ms = {one.time_epoch: one.first_ms for one in epochs}.get(compared[0].time_epoch, 0)
     begin_ms = max(compared[0].evaluated_at_ms, first_ms)
     result = Verification(begin_ms, compared[-1].evaluated_at_ms, uncomparable=uncomparable)
-    excepted_at, done, whole = _exceptions(snapshot_at), 0, len(compared)
+    excepted_at, done, whole, before = _exceptions(snapshot_at), 0, len(compared), dict[Target, int]()
     for stretch in stretches:
         for part in decided_again(stretch, scope, usage, states, snapshot_at):
             decided = _check(root, stretch.cluster, part, result)
-            _check_records(root, part, snapshot_at, excepted_at, decided, result)
+            _check_records(root, part, snapshot_at, excepted_at, decided, before, result)
             done += len(part.batches)
             progress(done, whole)
     return result
@@ -295,11 +295,19 @@ _RECORD: Final = (
 
 
 def _check_records(
-    root: str, part: Slice, snapshot_at: SnapshotAt, excepted_at: ExceptedAt, decided: pa.Table, result: Verification
+    root: str,
+    part: Slice,
+    snapshot_at: SnapshotAt,
+    excepted_at: ExceptedAt,
+    decided: pa.Table,
+    before: dict[Target, int],
+    result: Verification,
 ) -> None:
     """Compare whom the records of a slice hold with the decisions and quotas that they are based on.
 
     A release names whom it lets go, whatever the quotas are by then. If it says so, they forgive what was owed.
+
+    * `before`: The quota version of the last record of each target; goes on with these.
     """
     rows = _rows_of(root, "throttle_events", _RECORD, part).sort_by("publish_seq").to_pylist()
     asking = decided.filter(decided["asks_hold"]).to_pylist()
@@ -308,10 +316,11 @@ def _check_records(
     result.records += len(rows)
     for row in rows:
         key = {**{name: row[name] for name in KEY if name in row}, "publish_seq": row["publish_seq"]}
+        target = Target.of(row)
+        before[target], last = row["quota_version"], before.get(target)
         if row["action"] == "release":
-            sensor, quotas = (row["sensor_user"], row["sensor_client_id"]), snapshot_at(row["quota_version"])
-            if row["cause"] == "forgiven" and not any(quotas.forgiven_until_ms([sensor])):
-                result.mismatches.append(Difference(key, {"cause": ("forgiven", "no quota forgives its sensor")}))
+            if row["cause"] == "forgiven" and not _is_forgiven(row, last, snapshot_at):
+                result.mismatches.append(Difference(key, {"cause": ("forgiven", "its quotas forgive nothing")}))
             continue
         of_batch = row["cause"] in BATCH_CAUSES
         # A batch may have pinned its quotas before an edit of the exceptions: then its record has the later ones.
@@ -322,6 +331,17 @@ def _check_records(
         columns = {name: (stored[name], one) for name, one in wanted[0].items() if stored[name] != one}
         if not is_known or stored not in wanted:
             result.mismatches.append(Difference(key, columns if is_known else {}, is_recomputed=is_known))
+
+
+def _is_forgiven(release: Mapping[str, Any], last: int | None, snapshot_at: SnapshotAt) -> bool:
+    """Whether the quotas of a release forgive the debts of its sensor, and those of the record before did not.
+
+    * `last`: The quota version of that record; None if it is not known.
+    """
+    sensor = release["sensor_user"], release["sensor_client_id"]
+    versions = [release["quota_version"], *([] if last is None else [last])]
+    now_ms, *before_ms = (snapshot_at(version).forgiven_until_ms([sensor])[0] for version in versions)
+    return now_ms > max(before_ms, default=0)
 
 
 def _whom(row: Mapping[str, Any], version: int, excepted_at: ExceptedAt) -> dict[str, Any]:

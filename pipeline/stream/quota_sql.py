@@ -32,7 +32,7 @@ def run_sql(settings: Settings, statement: str, audit: EditAudit) -> list[dict[s
     """Run one statement on the table `quotas` in a Spark session of its own; returns the rows of its result.
 
     Spark and delta-rs do not see each other's commits in time. So the statement runs on a copy on this machine, which
-    has kquota's own columns, and the rows that it leaves are stored as every other edit is.
+    has the columns of quotas (not `forgiven_until_ms`), and the rows that it leaves are stored as every other edit is.
 
     Raises:
         Refused: Spark refuses the statement, the rows that it leaves are not valid quotas, or it changes more than

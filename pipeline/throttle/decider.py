@@ -101,10 +101,9 @@ class InForce:
         is_other: Flags = (self.bound != bound) | ((level != NO_LEVEL) & (self.level != level))
         return is_other
 
-    def forgives(self, forgiven_ms: Ints, level: Ints) -> Flags:
-        """Which debts are forgiven, and were not by then; `NO_LEVEL` where a level is not known."""
-        is_same_sensor = (level == NO_LEVEL) | (_KINDS[level] == _KINDS[self.level])
-        is_forgiven: Flags = is_same_sensor & (self.forgiven_ms > forgiven_ms)
+    def forgives(self, forgiven_ms: Ints, kinds: Ints) -> Flags:
+        """Which debts are forgiven, and were not by then: of sensors that are still of the same `LevelKind`."""
+        is_forgiven: Flags = (_KINDS[self.level] == kinds) & (self.forgiven_ms > forgiven_ms)
         return is_forgiven
 
     def is_other_target(self, are_users: Flags) -> Flags:
@@ -211,11 +210,20 @@ class Decider:
             last_ms = int(instants_ms.max(initial=self._last.evaluated_at_ms))
             return replace(self._last, evaluated_at_ms=last_ms), claims
 
-    def claims(self, clients: pa.Table, types: Ints, at_ms: int) -> tuple[Evaluation, Claims]:
+    def claims(
+        self, clients: pa.Table, types: Ints, at_ms: int, forgiven: Flags | None = None, least_ms: int = 0
+    ) -> tuple[Evaluation, Claims]:
         """The facts and what targets of `CLIENTS` owe at an instant of steady time: `QuotaEngine.claims_by_name`."""
         with self._lock:
             evaluation = replace(self._last, evaluated_at_ms=int(self._evaluated_at_ms(np.array(at_ms))))
-            return evaluation, self._engine.claims_by_name(clients, types, evaluation.evaluated_at_ms)
+            at_ms = evaluation.evaluated_at_ms
+            return evaluation, self._engine.claims_by_name(clients, types, at_ms, forgiven, least_ms)
+
+    def unsettled(self, clients: pa.Table) -> Flags:
+        """Which debts of targets the quotas in force forgive, and no batch has forgotten yet: bool[n, types]."""
+        sensors = self.resolve(clients)
+        is_forgiven: Flags = _forgiven_ms(sensors, self._in_force) > _forgiven_ms(sensors, self._decided)
+        return is_forgiven.reshape(clients.num_rows, -1)
 
     def keys_of(self, clients: pa.Table, types: Ints) -> Pair:
         """The keys of targets by their names: see `QuotaEngine.keys_of`."""

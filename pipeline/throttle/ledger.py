@@ -47,6 +47,7 @@ class Hold:
         excepted: The client-ids that it does not hold; None for a client.
         bound: `NO_BOUND` for none.
         level: `NO_LEVEL` where it is not known.
+        kind: The `LevelKind` of its sensor.
         forgiven_ms: Until when debts of its sensor were forgiven by then; 0 for never.
         decision_id: The decision that began it.
         end_ms: Its end on the steady clock; `due_ms` its check, or its end.
@@ -59,6 +60,7 @@ class Hold:
     quota_type: int = 0
     bound: float = NO_BOUND
     level: int = NO_LEVEL
+    kind: int = 0
     forgiven_ms: int = 0
     decision_id: str = ""
     end_ms: int = 0
@@ -149,7 +151,7 @@ class ThrottleLedger:
         """Their figures, in columns."""
         types, *others = (
             np.array([getattr(hold, name) for hold in holds], np.int64)
-            for name in ("quota_type", "level", "forgiven_ms", "end_ms", "due_ms")
+            for name in ("quota_type", "level", "kind", "forgiven_ms", "end_ms", "due_ms")
         )
         return Throttles(holds, types, np.array([hold.bound for hold in holds], np.float64), *others)
 
@@ -207,6 +209,7 @@ class ThrottleLedger:
         quota_types: Ints,
         bound: Floats,
         level: Ints,
+        kind: Ints,
         forgiven_ms: Ints,
         decision_ids: NDArray[np.object_],
         end_ms: Ints,
@@ -220,13 +223,13 @@ class ThrottleLedger:
         * `clients`: Who they are, of `CLIENTS`.
         """
         names = zip(*(clients[name].to_pylist() for name in CLIENTS.names), strict=True)
-        standing = (column.tolist() for column in (quota_types, bound, level, forgiven_ms))
+        standing = (column.tolist() for column in (quota_types, bound, level, kind, forgiven_ms))
         columns = *standing, decision_ids, end_ms.tolist(), due_ms.tolist()
         scheduled: dict[Hold, None] = {}
         for key, who, without, *figures in zip(_keys(keys), names, excepted, *columns, strict=True):
             hold = self._held.setdefault(key, Hold(key, who))
             hold.excepted = without
-            hold.quota_type, hold.bound, hold.level, hold.forgiven_ms, *times = figures
+            hold.quota_type, hold.bound, hold.level, hold.kind, hold.forgiven_ms, *times = figures
             hold.decision_id, hold.end_ms, hold.due_ms = times
             self._ended_ms.pop(key, None)
             scheduled.pop(hold, None)

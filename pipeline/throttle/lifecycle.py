@@ -40,6 +40,7 @@ class Throttles:
         holds: The `ledger.Hold` of each.
         bound: Infinity for none.
         level: 0 where it is not known.
+        kind: The `LevelKind` of its sensor.
         forgiven_ms: Until when debts of its sensor were forgiven by then; 0 for never.
         end_ms: Its end on the steady clock.
         due_ms: When its check is due there, or its end.
@@ -49,6 +50,7 @@ class Throttles:
     quota_type: Ints
     bound: Floats
     level: Ints
+    kind: Ints
     forgiven_ms: Ints
     end_ms: Ints
     due_ms: Ints
@@ -117,15 +119,6 @@ def check(due: Throttles, claims: Claims, at_ms: Ints, slicing: Slicing) -> Chec
     """
     left_ms = np.maximum(due.end_ms - at_ms, 0)
     return CheckResult.of(slicing.at_check(claims.owed_ms, left_ms, due.is_at_end), claims, slicing)
-
-
-def check_forgiven(throttles: Throttles, claims: Claims, at_ms: Ints, slicing: Slicing) -> CheckResult:
-    """Release throttles of sensors whose debts an operator has just forgiven, whatever they owe.
-
-    The next batch forgets what they owe (`Decider.decide`).
-    """
-    del at_ms
-    return CheckResult.of(np.full(len(throttles), Step.RELEASE), claims, slicing)
 
 
 def check_after_edit(

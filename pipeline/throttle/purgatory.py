@@ -29,7 +29,6 @@ from pipeline.throttle.lifecycle import (
     Throttles,
     check,
     check_after_edit,
-    check_forgiven,
     violations_to_publish,
 )
 from pipeline.throttle.publisher import HeardPublisher, Publisher
@@ -42,6 +41,7 @@ from pipeline.throttle.shapes import (
     bounds_of,
     holds_users,
     int64s,
+    kinds_of,
     types_of,
 )
 from quota.decisions import Asked, Claims, names_of
@@ -161,7 +161,8 @@ class ThrottlePurgatory:
             stored = running["except_client_ids"].to_pylist()
             excepted[:] = [None if one is None else tuple(one) for one in stored]
             forgiven_ms = np.zeros(len(ids), np.int64) if quotas_at is None else _forgiven_ms(running, quotas_at)
-            standing, times = (types, bound, no_level, forgiven_ms), self._times(end_ms, now.steady_ms)
+            kind = kinds_of(*(pc.not_equal(running[name], "").to_numpy() for name in SENSOR))
+            standing, times = (types, bound, no_level, kind, forgiven_ms), self._times(end_ms, now.steady_ms)
             self._ledger.hold(keys, clients, excepted, *standing, ids, *times)
 
     def violated(self, violations: Asked, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
@@ -235,15 +236,30 @@ class ThrottlePurgatory:
         in_force = self._decider.in_force(self._ledger.names(held), throttles.quota_type)
         is_moved = in_force.is_other_target(holds_users(excepted))
         is_renamed = excepted != in_force.excepted
-        is_forgiven = in_force.forgives(throttles.forgiven_ms, throttles.level)
+        is_forgiven = in_force.forgives(throttles.forgiven_ms, throttles.kind)
         touched = (in_force.differs(throttles.bound, throttles.level) | is_renamed) & ~is_forgiven
-        forgiven = self._ledger.throttles(held[is_forgiven])
         at_ms = np.full(len(held), now.steady_ms)
-        records = self._check(check_forgiven, forgiven, at_ms[is_forgiven], now, ("quota_changed", "forgiven"), {})
+        records = self._let_go(held[is_forgiven], now)
         records += self._hold_users_of(held[is_moved & ~holds_users(excepted) & ~is_forgiven], now)
         throttles = self._ledger.throttles(held[touched])
         judged = partial(check_after_edit, is_renamed=(is_renamed & ~is_moved)[touched])
         return records + self._check(judged, throttles, at_ms[touched], now, ("quota_changed", "quota_changed"), {})
+
+    def _let_go(self, holds: Holds, now: Moment) -> int:
+        """Release whose debts are forgiven; a client goes on to be held for another type of which it owes more."""
+        if not len(holds):
+            return 0
+        throttles, names, least_ms = self._ledger.throttles(holds), self._ledger.names(holds), self._slicing.min_hold_ms
+        forgiven = self._decider.unsettled(names)
+        forgiven[np.arange(len(holds)), throttles.quota_type] = True
+        evaluation, claims = self._decider.claims(names, throttles.quota_type, now.steady_ms, forgiven, least_ms)
+        goes_on = claims.quota_type != throttles.quota_type
+        slices_ms = self._slicing.slices_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
+        targets, ids = (self._ledger.keys(holds), names), self._ledger.decision_ids(holds)
+        about = {"cause": pc.if_else(pa.array(goes_on), "quota_changed", "forgiven")}
+        publications = self._publications(targets, claims, goes_on, np.where(goes_on, slices_ms, 0), ids, about)
+        forgiven_ms = self._decider.in_force(names, claims.quota_type).forgiven_ms
+        return self._publish(publications, evaluation, np.full(len(holds), now.steady_ms), now, forgiven_ms)
 
     def _hold_users_of(self, clients: Holds, now: Moment) -> int:
         """Hold the users of clients that were held on their own, where those owe; the clients are released after that.
@@ -299,7 +315,8 @@ class ThrottlePurgatory:
         clients, claims = _clients_of(violations), violations.claims
         in_force = self._decider.in_force(clients, claims.quota_type)
         changed = in_force.differs(claims.bound, claims.level) | in_force.is_other_target(violations.holds_user)
-        changed |= in_force.forgives(self._decider.forgiven_ms(lambda: clients, claims.quota_type), claims.level)
+        forgiven_ms = self._decider.forgiven_ms(lambda: clients, claims.quota_type)
+        changed |= in_force.forgives(forgiven_ms, kinds_of(claims.has_user, claims.has_client_id))
         return violations.take(~changed)
 
     def _begun(self, asked: Asked, running: Running, slices_ms: Ints, batch: Evaluation) -> Publications:
@@ -376,7 +393,8 @@ class ThrottlePurgatory:
         end_ms = at_ms + publications.throttle_time_ms
         keys, claims = some_of(publications.keys, holds), publications.claims.take(holds)
         excepted, ids = publications.excepted[holds], publications.decision_ids[holds]
-        standing = claims.quota_type, claims.bound, claims.level, forgiven_ms[holds]
+        kind = kinds_of(claims.has_user, claims.has_client_id)
+        standing = claims.quota_type, claims.bound, claims.level, kind, forgiven_ms[holds]
         self._ledger.hold(keys, clients, excepted, *standing, ids, *self._times(end_ms[holds], at_ms[holds]))
         self._ledger.drop(some_of(publications.keys, ~holds))
         self._lead.observe(self._clock.now().steady_ms - now.steady_ms)
@@ -404,11 +422,12 @@ def left_ms(rows: pa.Table, now: Moment) -> Ints:
 
 def _forgiven_ms(rows: pa.Table, quotas_at: Callable[[int], QuotaSnapshot]) -> Ints:
     """Until when debts of the sensors of records were forgiven by the quotas that they were written under."""
-    quotas = {version: quotas_at(version) for version in pc.unique(rows["quota_version"]).to_pylist()}
-    versions, users, clients = (rows[name].to_pylist() for name in ("quota_version", *SENSOR))
-    sensors = zip(users, clients, strict=True)
-    found = [quotas[version].forgiven_until_ms([sensor]) for version, sensor in zip(versions, sensors, strict=True)]
-    return np.array(found, np.int64).ravel()
+    found, versions = np.zeros(rows.num_rows, np.int64), rows["quota_version"]
+    for version in pc.unique(versions).to_pylist():
+        own = pc.equal(versions, version)
+        sensors = (rows[name].filter(own).to_pylist() for name in SENSOR)
+        found[own.to_numpy()] = quotas_at(version).forgiven_until_ms(zip(*sensors, strict=True))
+    return found
 
 
 def _clients_of(asked: Asked) -> pa.Table:

@@ -155,6 +155,8 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
     else:
         if not _agree(row, owed):
             owed = case.books.owed(row, row["evaluated_at_ms"], row["quota_version"])
+        if held is not None and case.books.forgives(held.row, row["quota_version"]):
+            owed = {row["quota_type"]: owed[row["quota_type"]]}  # of the others some may be forgiven, too
         _check_figures(case, kind, name, row, held, owed)
         _check_instant(case, kind, name, row, reign)
         if held is not None:
@@ -308,7 +310,8 @@ def _check_edit(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms:
     del reign
     rules, deny = case.rules, case.verdict.deny
     versions = f"v{held.row['quota_version']} and v{row['quota_version']}"
-    deny(kind, not case.is_touched(held, row["quota_version"]), f"{name}: {versions} are the same for this client")
+    is_touched = case.is_touched(held, row["quota_version"]) or case.books.forgives(held.row, row["quota_version"])
+    deny(kind, not is_touched, f"{name}: {versions} are the same for this client")
     left_ms = max(held.end_ms - written_ms(row), 0)
     least_ms = rules.min_hold_ms - rules.clock_slack_ms
     fell = case.bound_fell(held.row, row["quota_version"])

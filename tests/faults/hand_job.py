@@ -64,7 +64,7 @@ from tests.throttle_records import message
 
 TOPIC: Final = "usage"
 JOB: Final = "hand"
-_AUDIT = EditAudit("faults", "localhost", "0", "fault test")
+AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 
 
 class KilledTopic(MemoryTopic):
@@ -154,11 +154,11 @@ class HandJob:
 
     def edit(self, rates: dict[str, float]) -> None:
         """An operator sets the default quotas."""
-        self.quota_table.alter([QuotaChange(user="<default>", client_id="", values=rates)], _AUDIT)
+        self.quota_table.alter([QuotaChange(user="<default>", client_id="", values=rates)], AUDIT)
 
     def forgive(self, user: str, client_id: str = "") -> None:
         """An operator forgives the debts of a sensor."""
-        self.quota_table.commit(lambda rows: rows, _AUDIT, forgives=[(user, client_id)])
+        self.quota_table.commit(lambda rows: rows, AUDIT, forgives=[(user, client_id)])
 
     @property
     def broker_ms(self) -> int:
@@ -354,7 +354,8 @@ def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
     held = job.purgatory.held()
     clients, at_ms = held.select(CLIENTS.names), job.clock.now().steady_ms
     times = int64s(held, "end_ms"), int64s(held, "due_ms")
-    standing = types_of(held), bounds_of(held), levels_of(held), np.zeros(held.num_rows, np.int64)
+    none = np.zeros(held.num_rows, np.int64)
+    standing = types_of(held), bounds_of(held), levels_of(held), none, none
     throttles = Throttles(np.arange(held.num_rows).astype(np.object_), *standing, *times)
     keys, instants_ms = job.decider.keys_of(clients, throttles.quota_type), np.full(held.num_rows, at_ms)
     _, claims = job.decider.check(throttles, keys, lambda rows: clients.take(pa.array(rows)), instants_ms)
@@ -603,7 +604,7 @@ def _give_clients_sensors_of_their_own(load: Load) -> None:
     for changes in edits:
         job.send(*_burst(job.clock.wall_ms))
         _steps(load, 2)
-        job.quota_table.alter(changes, _AUDIT)
+        job.quota_table.alter(changes, AUDIT)
         _steps(load, 6)
 
 

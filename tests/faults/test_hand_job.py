@@ -1,6 +1,7 @@
 """A job that is killed leaves what a job leaves that was not: on real tables, without Kafka and Spark."""
 
 import copy
+import json
 import re
 import shutil
 import subprocess
@@ -13,9 +14,10 @@ from deltalake import DeltaTable
 from pipeline.errors import PipelineError, Refused
 from pipeline.failpoints import FAILPOINTS, FailpointReached
 from pipeline.tables.layout import create_missing
+from pipeline.tables.quotas.edit import QuotaChange
 from schemas.names import ClientKey
 from tests.faults.generator import RATES
-from tests.faults.hand_job import HandJob, Load, Trouble, owed_by
+from tests.faults.hand_job import AUDIT, HandJob, Load, Trouble, owed_by
 from tests.faults.usage_reading import read
 from tests.pipeline.throttle.factories import clients
 
@@ -227,6 +229,44 @@ def test_a_batch_that_has_pinned_older_quotas_holds_no_client_that_was_forgiven_
     assert [one.cause for one in job.broker.records] == ["violation"], "usage after it counts"
     job.step()
     assert [one.cause for one in job.broker.records] == ["violation"], "it is forgiven once"
+
+
+@pytest.mark.parametrize(("fetched", "cause"), [(100_000, "quota_changed"), (10_000, "forgiven")])
+def test_a_client_that_is_forgiven_for_one_type_is_held_on_for_another(
+    fetched: int, cause: str, tmp_path: Path
+) -> None:
+    job = HandJob(tmp_path, {"request_percentage": 1_000.0})
+    of_pair, of_client_id = {"producer_byte_rate": 10_000.0}, {"consumer_byte_rate": 10_000.0}
+    job.quota_table.alter([QuotaChange("u", "c", of_pair), QuotaChange("", "c", of_client_id)], AUDIT)
+    job.start()
+    used = {"produced_bytes": 200_000, "fetched_bytes": fetched}
+    job.send(json.dumps({"event_time_ms": job.clock.wall_ms, "user": "u", "client_id": "c", **used}).encode())
+    job.step()
+    job.forgive("u", "c")
+    job.clock.advance(200)
+    job.step()
+    begun, settled = job.broker.records
+    assert (begun.quota_type, settled.cause) == ("producer_byte_rate", cause)
+    assert settled.quota_type == ("consumer_byte_rate" if cause == "quota_changed" else "producer_byte_rate")
+    while len(job.purgatory):
+        job.send(b"[]")
+        job.clock.advance(500)
+        job.step()
+    assert job.verdict().as_json()["differences"] == []
+
+
+def test_a_client_that_moves_to_a_sensor_that_was_forgiven_long_ago_is_not_forgiven(tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES)
+    job.quota_table.alter([QuotaChange("u", "c", RATES)], AUDIT)
+    job.forgive("u")
+    job.start()
+    job.send(event(job, 100_000))
+    job.step()
+    job.start()
+    job.quota_table.alter([QuotaChange("u", "c", remove=True)], AUDIT)
+    job.clock.advance(200)
+    job.step()
+    assert [one.cause for one in job.broker.records] == ["violation", "quota_changed"]
 
 
 def test_a_start_releases_no_one_who_began_to_owe_after_a_debt_was_forgiven(tmp_path: Path) -> None:

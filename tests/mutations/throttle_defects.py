@@ -58,7 +58,7 @@ DEFECTS: Final = (
         "a forgiven client stays held until its throttle ends",
         "ThrottlePurgatory._check_after_edit",
         (
-            "is_forgiven = in_force.forgives(throttles.forgiven_ms, throttles.level)",
+            "is_forgiven = in_force.forgives(throttles.forgiven_ms, throttles.kind)",
             "is_forgiven = np.zeros_like(is_moved)",
         ),
         f"{_HAND}::test_who_is_forgiven_is_released_at_once_and_begins_with_a_full_bucket",

@@ -203,7 +203,7 @@ function legend(found) {
   const isShared = Object.values(found.series).some((one) => one.own);
   return h('p', { class: 'legend', 'data-key': 'legend' },
     h('span', { class: 'k rate' }, `rate over ${span(found.window_ms)}${isShared ? ', of all that share its quota' : ''}`), isShared ? h('span', { class: 'k own' }, 'this client alone') : null,
-    h('span', { class: 'k lim' }, 'bound'), h('span', { class: 'k band' }, 'throttled'), h('span', { class: 'k dot' }, 'decision (hollow: asks for no hold)'),
+    h('span', { class: 'k lim' }, 'bound now'), h('span', { class: 'k band' }, 'throttled'), h('span', { class: 'k dot' }, 'decision (hollow: asks for no hold)'),
     h('span', { class: 'quiet' }, 'UTC, the last 15 minutes. What was before: kquota throttles list --since 1d, or the SQL views client_usage_by_minute and throttle_log.'));
 }
 

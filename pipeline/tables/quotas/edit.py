@@ -53,7 +53,7 @@ def joined(quotas: Iterable[QuotaValues], forgiven: Forgiven) -> list[dict[str, 
 def still_forgiven(forgiven: Forgiven, entities: Iterable[tuple[str, str]], now_ms: int) -> dict[tuple[str, str], int]:
     """What an edit leaves, and adds: these entities until now. What was forgiven more than 24 h ago goes."""
     kept = {entity: until_ms for entity, until_ms in forgiven.items() if until_ms > now_ms - _FORGIVEN_FOR_MS}
-    return kept | {entity: max(now_ms, forgiven.get(entity, 0) + 1) for entity in entities}
+    return kept | dict.fromkeys(entities, max(now_ms, max(forgiven.values(), default=0) + 1))
 
 
 def _without_quota(user: str, client_id: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 
 from pipeline.errors import NotFound, TableMissing
-from pipeline.tables.quotas.edit import FORGIVEN, LABELS
+from pipeline.tables.quotas.edit import FORGIVEN, LABELS, joined
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
 from quota.entity import QUOTA_TYPES, Owners, label
 from quota.units import bound_text
@@ -68,6 +68,11 @@ def differences(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str
     return found
 
 
+def changes_between(before: QuotaTableState, after: QuotaTableState) -> list[QuotaDifference]:
+    """Every difference between two versions, with what was forgiven. That something is no longer kept is none."""
+    return differences(before.stored_rows, joined(after.rows, {**before.forgiven, **after.forgiven}))
+
+
 def entity_texts(changes: Iterable[QuotaDifference]) -> list[str]:
     """One text per entity, with its values: `user-principal 'bob': producer_byte_rate none → 999 B/s, mode …`."""
     values: dict[str, list[str]] = {}
@@ -97,7 +102,7 @@ def versions(table: QuotaTable, limit: int) -> Iterator[QuotaVersion]:
         if before is None:
             yield QuotaVersion(commit, (), (after.mode, after.mode))
             return
-        yield QuotaVersion(commit, differences(before.stored_rows, after.stored_rows), (before.mode, after.mode))
+        yield QuotaVersion(commit, changes_between(before, after), (before.mode, after.mode))
         after = before
 
 

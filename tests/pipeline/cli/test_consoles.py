@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.cli.demo_console import DemoConsole
 from pipeline.cli.services import MOST_LINES, log_throttles
-from pipeline.replay.story import line_with_command
+from pipeline.throttle.shapes import line_with_command
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import publications, violation
 from tests.pipeline.throttle.test_publisher import NOW

@@ -226,15 +226,17 @@ def job(broker: EmbeddedBroker) -> Iterator[ThrottleJob]:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> KeptJob:
-    """alice/etl and alice/web share the sensor of alice; alice/app has one of its own, and only its mode is shadow."""
+    """alice/web has the sensor of alice alone for what it produces, and with alice/etl for what it fetches."""
     quotas = (
         QuotaChange("alice", "", {"producer_byte_rate": 1_000.0, "consumer_byte_rate": 1_000.0}),
-        QuotaChange("alice", "etl", {"consumer_byte_rate": 500.0}),
+        QuotaChange("alice", "etl", {"producer_byte_rate": 500.0}),
+        QuotaChange("", "erp", {"producer_byte_rate": 500.0}),
         QuotaChange("bob", "", {"producer_byte_rate": 1_000.0, "mode": "shadow"}),
     )
     job = KeptJob(str(tmp_path), *quotas)
     at_ms = time.time_ns() // 1_000_000
-    job.batch([usage_row(at_ms, user="alice", client_id=name, produced_bytes=1) for name in ("etl", "web")])
+    clients = [("alice", "etl"), ("alice", "web"), ("bob", "etl"), ("dave", "erp")]
+    job.batch([usage_row(at_ms, user=user, client_id=name, produced_bytes=1) for user, name in clients])
     job.flush()
     return job
 
@@ -251,7 +253,7 @@ def test_forgiving_a_user_forgives_all_its_sensors_and_is_in_the_history(shared:
     (newest,) = json.loads(kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", shared.root).stdout)
     assert newest["reason"] == "it was our fault"
     described = kquota("quotas", "describe", "--tables", shared.root).stdout
-    assert len(described.splitlines()) == 3
+    assert len(described.splitlines()) == 4
 
 
 def test_forgiving_a_client_names_who_shares_its_sensor_and_asks(shared: KeptJob) -> None:
@@ -261,14 +263,29 @@ def test_forgiving_a_client_names_who_shares_its_sensor_and_asks(shared: KeptJob
     fix = shlex.split(answer.stderr.partition("forgive them all: ")[2])
     assert kquota(*fix[fix.index("throttles") :], "--tables", shared.root).exit_code == 0
     assert [*shared.quota_table.read().forgiven] == [("alice", ""), ("alice", "etl")], "one for each quota type"
+    answer, entities = forgiven(shared, "alice", "web")
+    assert (answer.exit_code, entities) == (Refused.exit_code, []), "one of its types has another's sensor"
     answer, entities = forgiven(shared, "alice", "web", "--yes")
     assert (answer.exit_code, entities) == (0, [("alice", "")])
+    answer, entities = forgiven(shared, "dave", "erp")
+    assert (answer.exit_code, entities) == (0, [("", "erp")])
 
 
-@pytest.mark.parametrize("client", [("bob", "etl"), ("carol", "etl")], ids=["shadow", "no quota"])
-def test_a_client_without_an_enforced_quota_owes_nothing(client: tuple[str, str], shared: KeptJob) -> None:
-    answer, entities = forgiven(shared, *client)
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (("bob", "etl"), "no quota is enforced on it"),
+        (("bob",), "no quota is enforced on it"),
+        (("dave",), "quotas of client-ids, which all users share"),
+        (("alcie",), "was not seen"),
+        (("alice", "wbe"), "was not seen"),
+        (("<default>",), "was not seen"),
+    ],
+)
+def test_who_owes_nothing_cannot_be_forgiven(names: tuple[str, ...], why: str, shared: KeptJob) -> None:
+    answer, entities = forgiven(shared, *names)
     assert (answer.exit_code, entities) == (NotFound.exit_code, [])
+    assert why in answer.stderr
 
 
 @contextmanager

@@ -191,7 +191,7 @@ def test_the_view_now_begins_with_the_verdict(asked: Any) -> None:
     found = get(asked, "summary")
     worst = max(found["throttled"], key=lambda row: row["most_used"])
     assert found["verdict"]["kind"] == "held"
-    assert found["verdict"]["text"].startswith("1 user and 1 client are held: most over: ")
+    assert found["verdict"]["text"].startswith("kquota holds 1 user and 1 client: most over: ")
     assert f"{worst['user']}/{worst['client_id']}" in found["verdict"]["text"]
     assert found["totals"]["throttled"] == len(found["throttled"])
 

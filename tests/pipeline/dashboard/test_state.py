@@ -60,12 +60,12 @@ EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
 @pytest.mark.parametrize(
     ("throttled", "sensors", "kind", "text"),
     [
-        ([ETL], [EXPORTER], "held", "1 client is held: alice/etl, 36 s left, 5 × its quota"),
-        ([LOADER, ETL], [], "held", "2 clients are held: most over: alice/etl, 36 s left, 5 × its quota"),
-        ([USER] * 2, [], "held", "1 user is held: alice/*, 3 s left, 2 × its quota"),
-        ([ETL, USER], [], "held", "1 user and 1 client are held: most over: alice/etl, 36 s left, 5 × its quota"),
-        ([LOADER], [], "held", "1 client is held: alice, 2 s left, 120 % of its quota"),
-        ([held("etl", 500, None)], [], "held", "1 client is held: alice/etl, 1 s left"),
+        ([ETL], [EXPORTER], "held", "kquota holds 1 client: alice/etl, 36 s left, 5 × its quota"),
+        ([LOADER, ETL], [], "held", "kquota holds 2 clients: most over: alice/etl, 36 s left, 5 × its quota"),
+        ([USER] * 2, [], "held", "kquota holds 1 user: alice/*, 3 s left, 2 × its quota"),
+        ([ETL, USER], [], "held", "kquota holds 1 user and 1 client: most over: alice/etl, 36 s left, 5 × its quota"),
+        ([LOADER], [], "held", "kquota holds 1 client: alice, 2 s left, 120 % of its quota"),
+        ([held("etl", 500, None)], [], "held", "kquota holds 1 client: alice/etl, 1 s left"),
         ([], [EXPORTER], "near", "all within their quotas; nearest: erp/exporter 99 %"),
         ([], [rate("exporter", 0.5)], "within", "all within their quotas; nearest: erp/exporter 50 %"),
         ([], [SHADOW, EXPORTER], "near", "all within their quotas; nearest: erp/exporter 99 %"),

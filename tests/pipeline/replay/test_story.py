@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.command_line import command_text
-from pipeline.replay.story import line_of, line_with_command
+from pipeline.throttle.shapes import line_of, line_with_command
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import reason, violation, written_row
 

@@ -124,8 +124,8 @@ def due(end_ms: int = 10_000, due_ms: int | None = None) -> Throttles:
     """One running throttle; its figures are those of `reason()`."""
     one = claims(reason())
     times = np.array([end_ms]), np.array([end_ms - 300 if due_ms is None else due_ms])
-    forgiven_ms = np.zeros(1, np.int64)
-    return Throttles(np.full(1, None, np.object_), one.quota_type, one.bound, one.level, forgiven_ms, *times)
+    none = np.zeros(1, np.int64)
+    return Throttles(np.full(1, None, np.object_), one.quota_type, one.bound, one.level, none, none, *times)
 
 
 def record(publish_seq: int = 1, until_ms: int = 5_000, **changes: Any) -> ThrottleRecord:

@@ -121,7 +121,8 @@ class SameThrottles(RuleBasedStateMachine):
         ids = np.array([one.decision_id for one in throttles], np.object_)
         times = (np.array([getattr(one, name) for one in throttles], np.int64) for name in ("end_ms", "due_ms"))
         claimed = claims(*(one.reason for one in throttles))
-        standing = claimed.quota_type, claimed.bound, claimed.level, np.zeros(len(keys), np.int64)
+        none = np.zeros(len(keys), np.int64)
+        standing = claimed.quota_type, claimed.bound, claimed.level, none, none
         self.columns.hold(keys_of(keys), clients(*keys), excepted_of(keys), *standing, ids, *times)
         for one in throttles:
             self.objects.hold(one)

@@ -103,6 +103,9 @@ def test_a_forgiven_debt_is_in_the_history_and_in_no_quota(table: QuotaTable) ->
     ]
     again = table.commit(lambda rows: rows, AUDIT, forgives=[("alice", "")])
     assert table.read(again.version).forgiven["alice", ""] > after.forgiven["alice", ""], "it is forgiven once more"
+    forgiven = table.commit(lambda rows: rows, AUDIT, forgives=[("bob", "etl")])
+    *earlier, last = sorted(table.read(forgiven.version).forgiven.values())
+    assert max(earlier) < last, "also by a clock that is behind"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +130,7 @@ def test_every_edit_keeps_what_was_forgiven_for_a_day(
     assert table.read(version).forgiven == forgiven, "an edit that changes nothing is none"
     table.commit(edit, AUDIT)
     assert table.read().forgiven == (forgiven if is_kept else {})
+    assert {one.column for one in next(iter(versions(table, 1))).changes}.isdisjoint({"forgiven_until_ms"})
 
 
 def test_the_history_tells_who_and_why(table: QuotaTable) -> None:
