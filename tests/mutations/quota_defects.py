@@ -120,6 +120,12 @@ DEFECTS: Final = (
         "tests/quota/test_current_rates.py::test_brokers_held_a_client_for_a_part_of_the_last_minute",
     ),
     Defect(
+        "holds of connections that brokers hold at the same time are added up",
+        "quota.current_rates:_holds_of",
+        ("pc.divide(held_ms, requests)", "held_ms"),
+        "tests/quota/test_current_rates.py::test_connections_that_brokers_hold_at_the_same_time_count_for_a_minute",
+    ),
+    Defect(
         "a type without requests touches its sensor",
         "quota.usage:_measure",
         ("present = column.is_valid().to_numpy(zero_copy_only=False)", "pass"),

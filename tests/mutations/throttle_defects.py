@@ -64,6 +64,24 @@ DEFECTS: Final = (
         f"{_HAND}::test_who_is_forgiven_is_released_at_once_and_begins_with_a_full_bucket",
     ),
     Defect(
+        "a client that is forgiven for one type is let go for all",
+        "ThrottlePurgatory._let_go",
+        ("forgiven[np.arange(len(holds)), throttles.quota_type] = True", "forgiven[:] = True"),
+        f"{_HAND}::test_a_client_that_is_forgiven_for_one_type_is_held_on_for_another",
+    ),
+    Defect(
+        "a client that moves to a sensor that was forgiven long ago is let go",
+        "InForce.forgives",
+        ("(_KINDS[self.level] == kinds) & ", ""),
+        f"{_HAND}::test_a_client_that_moves_to_a_sensor_that_was_forgiven_long_ago_is_not_forgiven",
+    ),
+    Defect(
+        "verify takes each release of a sensor that was ever forgiven for forgiven",
+        "pipeline.replay.verification:_is_forgiven",
+        ("now_ms > max(before_ms, default=0)", "now_ms > 0"),
+        "tests/pipeline/replay/test_verification.py::test_a_release_that_no_quotas_forgive_is_found",
+    ),
+    Defect(
         "a debt is forgiven with each batch",
         "Decider._forgive",
         ("self._decided = snapshot", "self._decided = self._decided or snapshot"),

@@ -278,6 +278,20 @@ def test_brokers_held_a_client_for_a_part_of_the_last_minute(
     assert [row for row in rows if row[0] is None] == [(None, share)]
 
 
+@pytest.mark.parametrize(("requests", "ago_s", "share"), [(20, 30, 0.5), (20, 90, 0.5), (20, 120, None), (1, 120, 1.0)])
+def test_connections_that_brokers_hold_at_the_same_time_count_for_a_minute(
+    requests: int, ago_s: int, share: float | None
+) -> None:
+    one = Lived([quota_row("a", producer_byte_rate=1000.0)])
+    row = one.use("a", "x", 10, broker_throttle_ms=1_140_000)
+    one.engine.record(table([row]), one.now_ms)
+    one.recent.add(table([row]).append_column("request_count", pa.array([requests])), one.now_ms)
+    one.record(after_ms=ago_s * 1_000)
+    one.record(one.use("a", "y", 10), after_ms=0)
+    shares = dict(picked(one.current(), "client_id", "broker_held_share"))
+    assert shares.get("x") == share
+
+
 def test_a_client_that_is_silent_because_its_brokers_hold_it_has_a_row() -> None:
     one = Lived([quota_row("a", producer_byte_rate=1000.0)])
     one.record(one.use("a", "x", 10, broker_throttle_ms=57_000), after_ms=0)
