@@ -100,7 +100,7 @@ DEFECTS: Final = (
     ),
     Defect(
         "a row that only forgives counts as a quota",
-        "pipeline.tables.quotas.edit:parted",
+        "pipeline.tables.quotas.table:parted",
         ('if until_ms is None or quota != _without_quota(row["user"], row["client_id"]):', "if True:"),
         f"{_TABLE}::test_a_forgiven_debt_is_in_the_history_and_in_no_quota",
     ),

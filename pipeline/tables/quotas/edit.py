@@ -30,34 +30,10 @@ Forgiven = Mapping[tuple[str, str], int]
 """`forgiven_until_ms` of each row, by user and client-id, that forgives the debts of the sensor with these tags."""
 
 
-def parted(rows: Iterable[QuotaValues]) -> tuple[list[dict[str, Any]], dict[tuple[str, str], int]]:
-    """The quotas of stored rows, sorted by entity, and what the rows forgive. A row may be there only to forgive."""
-    quotas, forgiven = list[dict[str, Any]](), {}
-    for row in sorted(rows, key=lambda row: (row["user"], row["client_id"])):
-        quota = {name: row[name] for name in QUOTA_COLUMNS}
-        if (until_ms := row[FORGIVEN]) is not None:
-            forgiven[row["user"], row["client_id"]] = until_ms
-        if until_ms is None or quota != _without_quota(row["user"], row["client_id"]):
-            quotas.append(quota)
-    return quotas, forgiven
-
-
-def joined(quotas: Iterable[QuotaValues], forgiven: Forgiven) -> list[dict[str, Any]]:
-    """The rows to store: the inverse of `parted`."""
-    rows = [{**quota, FORGIVEN: forgiven.get((quota["user"], quota["client_id"]))} for quota in quotas]
-    known = {(row["user"], row["client_id"]) for row in rows}
-    rows += [{**_without_quota(*entity), FORGIVEN: forgiven[entity]} for entity in sorted(forgiven.keys() - known)]
-    return rows
-
-
 def still_forgiven(forgiven: Forgiven, entities: Iterable[tuple[str, str]], now_ms: int) -> dict[tuple[str, str], int]:
     """What an edit leaves, and adds: these entities until now. What was forgiven more than 24 h ago goes."""
     kept = {entity: until_ms for entity, until_ms in forgiven.items() if until_ms > now_ms - _FORGIVEN_FOR_MS}
     return kept | dict.fromkeys(entities, max(now_ms, max(forgiven.values(), default=0) + 1))
-
-
-def _without_quota(user: str, client_id: str) -> dict[str, Any]:
-    return {**dict.fromkeys(QUOTA_COLUMNS), "user": user, "client_id": client_id, **_UNSET}
 
 
 @dataclass(frozen=True, slots=True)

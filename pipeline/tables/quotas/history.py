@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any, Final, Literal
 
 from pipeline.errors import NotFound, TableMissing
-from pipeline.tables.quotas.edit import FORGIVEN, LABELS, joined
-from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
+from pipeline.tables.quotas.edit import FORGIVEN, LABELS
+from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState, joined
 from quota.entity import QUOTA_TYPES, Owners, label
 from quota.units import bound_text
 

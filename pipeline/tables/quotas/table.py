@@ -5,7 +5,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,8 +33,6 @@ from pipeline.tables.quotas.edit import (
     QuotaChange,
     QuotaValues,
     altered,
-    joined,
-    parted,
     still_forgiven,
     validated,
 )
@@ -96,6 +94,30 @@ def _commit_of(entry: Mapping[str, Any]) -> QuotaCommit:
 
 
 Outcome = TypeVar("Outcome")
+
+
+def parted(rows: Iterable[QuotaValues]) -> tuple[list[dict[str, Any]], dict[tuple[str, str], int]]:
+    """The quotas of stored rows, sorted by entity, and what the rows forgive. A row may be there only to forgive."""
+    quotas, forgiven = list[dict[str, Any]](), {}
+    for row in sorted(rows, key=lambda row: (row["user"], row["client_id"])):
+        quota = {name: row[name] for name in QUOTA_COLUMNS}
+        if (until_ms := row[FORGIVEN]) is not None:
+            forgiven[row["user"], row["client_id"]] = until_ms
+        if until_ms is None or quota != _without_quota(row["user"], row["client_id"]):
+            quotas.append(quota)
+    return quotas, forgiven
+
+
+def joined(quotas: Iterable[QuotaValues], forgiven: Forgiven) -> list[dict[str, Any]]:
+    """The rows to store: the inverse of `parted`."""
+    rows = [{**quota, FORGIVEN: forgiven.get((quota["user"], quota["client_id"]))} for quota in quotas]
+    known = {(row["user"], row["client_id"]) for row in rows}
+    rows += [{**_without_quota(*entity), FORGIVEN: forgiven[entity]} for entity in sorted(forgiven.keys() - known)]
+    return rows
+
+
+def _without_quota(user: str, client_id: str) -> dict[str, Any]:
+    return {**dict.fromkeys(QUOTA_COLUMNS), "user": user, "client_id": client_id, "mode": "enforce"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ def test_a_missing_topic_is_named_with_the_command_that_makes_it(
     usage, marker = (f"{name}{missing}", f"{name}.there") if purpose == "usage" else (f"{name}.there", f"{name}.marker")
     with pytest.raises(PipelineError, match="does not exist") as refused:
         KafkaUsageTopic(usage, marker, ClusterAccess(broker.bootstrap_servers), 5_000)
-    assert f"--{purpose}-topic {name}{missing}" in refused.value.fix
+    assert f"KQUOTA_KAFKA__{purpose.upper()}_TOPIC={name}{missing} " in refused.value.fix
 
 
 @pytest.mark.broker

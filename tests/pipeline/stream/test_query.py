@@ -66,7 +66,7 @@ def test_a_batch_that_spark_would_read_for_hours_is_given_up(spark: SparkSession
     query.start()
     assert begun.wait(PATIENCE_SECONDS)
     query.stop(IMPATIENT_SECONDS, timeout_seconds=3_600)
-    assert not is_active(spark)
+    wait_until(lambda: not is_active(spark), "Spark lists the query no longer")
     assert query.failure() is None
     assert not got_further.is_set()
 
@@ -87,7 +87,7 @@ def test_a_batch_that_is_nearly_done_is_finished(spark: SparkSession, tmp_path: 
     may_end.set()
     query.stop(patience_seconds=PATIENCE_SECONDS)
     assert done.is_set()
-    assert not is_active(spark)
+    wait_until(lambda: not is_active(spark), "Spark lists the query no longer")
     assert query.failure() is None
 
 

@@ -36,8 +36,8 @@ def test_spark_refuses_a_number_that_is_no_bound(spark: "SparkSession", tmp_path
     create_missing(str(tmp_path), [TABLES["quotas"]])
     uri = table_uri(str(tmp_path), "quotas")
     with pytest.raises(Exception, match="producer_byte_rate_is_positive"):
-        spark.sql(f"INSERT INTO delta.`{uri}` VALUES ('a', '', {bound}, null, null, 'enforce', null, null)")  # noqa: S608
-    spark.sql(f"INSERT INTO delta.`{uri}` VALUES ('a', '', 1.0, null, null, 'enforce', null, null)")  # noqa: S608
+        spark.sql(f"INSERT INTO delta.`{uri}` VALUES ('a', '', {bound}, null, null, 'enforce', null, null, null)")  # noqa: S608
+    spark.sql(f"INSERT INTO delta.`{uri}` VALUES ('a', '', 1.0, null, null, 'enforce', null, null, null)")  # noqa: S608
     assert QuotaTable(str(tmp_path)).read().rows[0]["producer_byte_rate"] == 1.0
 
 
