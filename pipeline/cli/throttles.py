@@ -378,11 +378,10 @@ def _sensors_of(settings: "Settings", table: "QuotaTable", user: str, client_id:
     root = settings.tables.root
     held = running_throttles(root, wall_ms(), Wanted(), settings.purgatory.min_hold_ms)
     live = live_clients(table_uri(root, "usage")).to_pylist()
-    seen = {(row["user"], row["client_id"] or "") for row in (*held, *live)}
+    seen = {(row["user"], row["client_id"]) for row in (*held, *live) if row["client_id"] is not None}
     own = {one for one in seen if one[0] == user and client_id in {None, one[1]}}
-    users = {row["user"] for row in held if row["client_id"] is None}
-    if client_id is not None and user in users:
-        own.add((user, client_id))
+    if any(row["user"] == user and row["client_id"] is None for row in held):
+        own.add((user, client_id or ""))
     if not own:
         who = user if client_id is None else f"{user}/{client_id}"
         message = f"{who} is not held, and was not seen in the last minutes: there is nothing to forgive"

@@ -271,6 +271,19 @@ def test_forgiving_a_client_names_who_shares_its_sensor_and_asks(shared: KeptJob
     assert (answer.exit_code, entities) == (0, [("", "erp")])
 
 
+def test_who_is_held_is_forgiven_though_it_is_silent(shared: KeptJob) -> None:
+    begun = {"user": "alice", "decision_id": "0123456789abcdef", "bound": 1e3, "quota_type": PRODUCER}
+    now_ms = time.time_ns() // 1_000_000
+    EventTable(Path(shared.root), epoch=2).write(
+        (None, "throttle", now_ms, 10 * MINUTE_MS), **begun, except_client_ids=["etl"]
+    )
+    answer, entities = forgiven(shared, "alice", "silent")
+    assert (answer.exit_code, entities) == (Refused.exit_code, [])
+    assert "shares its sensor with alice/etl, alice/web." in answer.stderr
+    answer, entities = forgiven(shared, "alice", "silent", "--yes")
+    assert (answer.exit_code, entities) == (0, [("alice", "")])
+
+
 @pytest.mark.parametrize(
     ("names", "why"),
     [
