@@ -309,7 +309,7 @@ def _bounded_rows(found: pa.Table, used: ClientUsage, now_ms: int, held: pa.Tabl
 
 
 def _unbounded_rows(found: pa.Table, used: ClientUsage, now_ms: int) -> pa.Table:
-    """Of each quota type the clients that use the most of it without a bound, whether enforced or in shadow."""
+    """The clients of each quota type that use the most of it without a bound, whether enforced or in shadow."""
     parts = []
     types, entity = _types(found), found["entity"].to_numpy()
     every = np.arange(used.clients.num_rows)

@@ -56,7 +56,7 @@ _PARTS: Final = {
 _LEVEL_OF: Final = {parts: level for level, parts in _PARTS.items()}
 
 NAMES_OF_LEVEL: Final = {level: (user == _NAMED, client_id == _NAMED) for level, (user, client_id) in _PARTS.items()}
-"""Of each level whether it gives a user's name, and a client-id's."""
+"""Whether each level gives a user's name, and a client-id's."""
 
 KIND_OF_LEVEL: Final = {
     level: LevelKind.CLIENT if not user else LevelKind.USER_CLIENT if client_id else LevelKind.USER

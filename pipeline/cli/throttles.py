@@ -445,8 +445,8 @@ def verify(
         found = verify_range(settings.tables.root, settings.scope or quotas.scope, quotas.at, *ends, progress)
     rows = [{**one.key, "difference": _difference_text(one)} for one in found.mismatches[:limit]]
     print_rows(rows, output, _MISMATCHES)
-    told = say if is_table(output) else remark
-    told(
+    tell = say if is_table(output) else remark
+    tell(
         f"{as_iso(found.since_ms)} to {as_iso(found.until_ms)} UTC, "
         f"{found.batches} batches with usage"
         + (f" (and {found.uncomparable} that cannot be: what they depend on is not kept)" if found.uncomparable else "")

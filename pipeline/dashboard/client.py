@@ -297,7 +297,7 @@ def rates(sums: Mapping[int, float], span: Span, window_ms: int, quota_type: str
 
 
 def has_data(evaluated_at_ms: Sequence[int], span: Span) -> list[bool]:
-    """Of each step, whether the job worked then. Where it did not, nothing is known: that is a gap and not a zero."""
+    """Whether the job worked in each step. Where it did not, nothing is known: that is a gap and not a zero."""
     ends = np.arange(span.since_ms + span.step_ms, span.until_ms + span.step_ms, span.step_ms)
     at_ms = np.sort(np.asarray(evaluated_at_ms, dtype=np.int64))
     reach_ms = max(_GAP_MS, span.step_ms)

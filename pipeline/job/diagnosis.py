@@ -147,7 +147,7 @@ def _tables(settings: Settings) -> Iterator[Diagnosis]:
             rows = read_table(uri, definition.partition_by or ["user"]).num_rows
             yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
             yield from (Diagnosis(severity, "tables", text) for severity, text in changes_of_others(uri, definition))
-        except TableUnreadable as exc:  # each is told: they can be damaged together
+        except TableUnreadable as exc:  # each is named: they can be damaged together
             yield Diagnosis("error", "tables", str(exc))
 
 

@@ -466,7 +466,7 @@ def rest_ms(due_ms: int | None, now_ms: int, longest_ms: int) -> int:
 
 
 def _alone(step: Callable[[], float], lock: Lock) -> Callable[[], float]:
-    """The same step, while no other step with this lock runs."""
+    """A step that waits while another step with this lock runs."""
 
     def stepped() -> float:
         with lock:

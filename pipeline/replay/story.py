@@ -171,7 +171,7 @@ _LEVELS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A decision told to its end: `kquota throttles explain` prints it, and the page shows it.
+    """A decision from its figures to its end: `kquota throttles explain` prints it, and the page shows it.
 
     Attributes:
         facts: (name, text): how its numbers come about, in order.

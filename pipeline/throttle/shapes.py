@@ -130,7 +130,7 @@ def kinds_of(has_user: Flags, has_client_id: Flags) -> Ints:
 
 
 def rows_of_types(answers: pa.Table, quota_types: Ints) -> pa.Table:
-    """Of an answer of `evaluate` or `resolve` the row of one quota type for each of n clients.
+    """Pick the row of one quota type for each of n clients, from an answer of `evaluate` or `resolve`.
 
     * `quota_types`: Positions in `QUOTA_TYPES`, int64[n].
     """
