@@ -188,7 +188,7 @@ class Slicing:
     sample_window_ms: int
 
     def slices_ms(self, owed_ms: Ints, window_ms: Ints, quota_types: Ints) -> Ints:
-        """The length of each slice: min(owed, max(cap, 3 × lead)), or all without a cap. W and type are those that claim it."""
+        """The length of each slice: min(owed, max(cap, 3 × lead)), or all without a cap. W is the claim's."""
         slices_ms = np.minimum(owed_ms, _LONGEST_MS)
         for quota_type in range(len(QUOTA_TYPES)):
             rows = (quota_types == quota_type).nonzero()[0]

@@ -48,7 +48,7 @@ Shape = Literal["object", "array"]
 SHAPES: Final[tuple[Shape, ...]] = ("object", "array")
 
 EVENTS_PER_SECOND: Final = 100_000
-"""How much event time it covers."""
+"""Events in a second of event time."""
 _ARRAY_LENGTH: Final = 100
 _BATCH_SIZES: Final[Mapping[Shape, int]] = {"object": 500, "array": 8}
 

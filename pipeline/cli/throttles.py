@@ -219,14 +219,14 @@ def explain(
     Of a client, as USER CLIENT_ID or as USER/CLIENT_ID, it tells the newest throttle that holds it to its end, its own
     or its user's, and whether the client is held now. USER/* is a throttle of all client-ids of a user.
     """
-    from pipeline.replay.story import told
+    from pipeline.replay.story import tell_story
 
     settings = source.settings()
     try:
         decision, of_client = _decision(settings.tables.root, first, client_id)
     except NotFound as exc:
         raise _held_without_decision(settings.tables.root, first, client_id) or exc from exc
-    found = told(settings, decision, wall_ms() if of_client else None, of_client)
+    found = tell_story(settings, decision, wall_ms() if of_client else None, of_client)
     if is_table(output):
         facts = [f"  {name:<9} {text}" for name, text in found.facts]
         bars = _bars(found.story, settings.engine.sample_window_ms)

@@ -32,7 +32,7 @@ from pipeline.dashboard.reader import Feed, TablesReader, client_of, encoded
 from pipeline.dashboard.state import State, gauges, picked, standing
 from pipeline.errors import NotFound, PipelineError, printable
 from pipeline.job.status import JobSigns
-from pipeline.replay.story import told
+from pipeline.replay.story import tell_story
 from pipeline.settings.model import Settings
 from pipeline.tables.layout import TABLES
 from pipeline.tables.opening import open_table, reading
@@ -395,7 +395,7 @@ def explained(reader: TablesReader, state: State, query: Query, settings: Settin
     else:
         raise QueryRefused(["'decision_id' or 'user' is missing"], SEE)
     settings = settings.model_copy(update={"engine": reader.engine_settings()})
-    found = told(settings, decision, now_ms, client, running=state.running)
+    found = tell_story(settings, decision, now_ms, client, running=state.running)
     return {
         **picked(decision, ("decision_id", "user", "client_id", "quota_type", "evaluated_at_ms")),
         "title": printable(found.title),

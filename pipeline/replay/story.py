@@ -170,7 +170,7 @@ _LEVELS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StoryText:
     """A decision from its figures to its end: `kquota throttles explain` prints it, and the page shows it.
 
     Attributes:
@@ -190,13 +190,13 @@ class Told:
     document: Mapping[str, Any]
 
 
-def told(
+def tell_story(
     settings: "Settings",
     decision: Mapping[str, Any],
     now_ms: int | None = None,
     client: tuple[str, str | None] | None = None,
     running: Sequence[Mapping[str, Any]] | None = None,
-) -> Told:
+) -> StoryText:
     """Read the story of a row of `decisions`, and describe it: its numbers, samples, records, and what brokers enforce.
 
     Args:
@@ -231,7 +231,7 @@ def told(
             "held_until_ms": until_ms,
             "free_since_ms": None if until_ms else free_since_ms(story.events),
         }
-    return Told(
+    return StoryText(
         story,
         f"decision {row['decision_id']}: {Target.of(row)} is over {row['quota_type']}",
         [
