@@ -15,7 +15,7 @@ import typer
 
 from pipeline.cli.options import Bundle
 from pipeline.errors import UsageError
-from pipeline.tables.quotas.edit import bracketed
+from pipeline.tables.quotas.edit import FORGIVEN, bracketed
 from quota.entity import DEFAULT, OTHER, QUOTA_TYPES, label
 
 _NAMES: Final = "kquota.entity_names"
@@ -29,9 +29,11 @@ class EntityFilter:
     Attributes:
         names: entity type (`users`, `clients`) to name, in the order given; None = every name and the default.
             Empty = all entities.
+        with_forgiven: Also what rows forgive, and rows that are there only for that.
     """
 
     names: Mapping[str, str | None]
+    with_forgiven: bool = False
 
     @property
     def user(self) -> str:
@@ -77,7 +79,7 @@ def _entity(context: typer.Context, given: Mapping[str, Any], *, exact: bool) ->
     _refuse_types(kinds, needed=exact or bool(names))
     _refuse_names(kinds, names, exact=exact)
     padded = [*(name or DEFAULT for name in names), *([None] * (len(kinds) - len(names)))]
-    return EntityFilter(dict(zip(kinds, padded, strict=True)))
+    return EntityFilter(dict(zip(kinds, padded, strict=True)), given["all_configs"])
 
 
 def _client(_context: typer.Context, given: Mapping[str, Any]) -> ClientNames:
@@ -193,7 +195,7 @@ _ENTITY: Final = {
     ),
     "entity_default": (Annotated[int, _DEFAULTS], 0),
     "all_configs": (
-        Annotated[bool, typer.Option("--all", help="Has no effect on quotas.", rich_help_panel=_AS_KAFKA)],
+        Annotated[bool, typer.Option("--all", help="Also debts that are forgiven.", rich_help_panel=_AS_KAFKA)],
         False,
     ),
 }
@@ -218,6 +220,7 @@ def described_line(row: Mapping[str, Any]) -> str:
     if row["mode"] != "enforce":
         values.append(f"mode={row['mode']}")
     values += [f"{name}={bracketed(row[name])}" for name in ("owner", "note") if row[name] is not None]
+    values += [f"{FORGIVEN}={row[FORGIVEN]}"] if row.get(FORGIVEN) is not None else []
     return f"Quota configs for {label(row['user'], row['client_id'])} are {', '.join(values)}"
 
 

@@ -72,7 +72,7 @@ def print_quotas(
         wide: Prints them for `-o wide`; None = as a table with all columns.
     """
     state = read_in_force(table, version)
-    rows = [row for row in state.rows if wanted.matches(row)]
+    rows = [row for row in (state.stored_rows if wanted.with_forgiven else state.rows) if wanted.matches(row)]
     if output == "wide" and wide is not None and rows:
         wide(rows)
     elif output == "kafka":

@@ -109,11 +109,11 @@ def parted(rows: Iterable[QuotaValues]) -> tuple[list[dict[str, Any]], dict[tupl
 
 
 def joined(quotas: Iterable[QuotaValues], forgiven: Forgiven) -> list[dict[str, Any]]:
-    """The rows to store: the inverse of `parted`."""
+    """The rows to store, sorted by entity: the inverse of `parted`."""
     rows = [{**quota, FORGIVEN: forgiven.get((quota["user"], quota["client_id"]))} for quota in quotas]
     known = {(row["user"], row["client_id"]) for row in rows}
-    rows += [{**_without_quota(*entity), FORGIVEN: forgiven[entity]} for entity in sorted(forgiven.keys() - known)]
-    return rows
+    rows += [{**_without_quota(*entity), FORGIVEN: forgiven[entity]} for entity in forgiven.keys() - known]
+    return sorted(rows, key=lambda row: (row["user"], row["client_id"]))
 
 
 def _without_quota(user: str, client_id: str) -> dict[str, Any]:

@@ -254,6 +254,10 @@ def test_forgiving_a_user_forgives_all_its_sensors_and_is_in_the_history(shared:
     assert newest["reason"] == "it was our fault"
     described = kquota("quotas", "describe", "--tables", shared.root).stdout
     assert len(described.splitlines()) == 4
+    every = kquota("quotas", "describe", "--all", "--tables", shared.root).stdout.splitlines()
+    with_quota, alone = (line for line in every if "forgiven_until_ms=" in line)
+    assert alone.startswith("Quota configs for user-principal 'alice', the default client-id are forgiven_until_ms=")
+    assert with_quota.startswith("Quota configs for user-principal 'alice' are consumer_byte_rate=1000.0, ")
 
 
 def test_forgiving_a_client_names_who_shares_its_sensor_and_asks(shared: KeptJob) -> None:
