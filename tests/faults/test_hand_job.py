@@ -167,6 +167,25 @@ def tokens_of(job: HandJob, user: str) -> float:
     return float(claims.tokens[0])
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_snapshot_makes_full_buckets_new_with_and_without_a_restart(restarts: bool, tmp_path: Path) -> None:
+    job = HandJob(tmp_path, RATES, in_memory=True)
+    job.start()
+    job.send(event(job, 15_000))
+    job.step()
+    for wait_ms in (100, 2_900, 2_200):  # the snapshot of the last one is of when the bucket of u is full again
+        job.clock.advance(wait_ms)
+        job.send(event(job, 1, user="other"))
+        job.step()
+    if restarts:
+        job.start()
+    job.clock.advance(200)
+    job.send(event(job, 200_000, ago_ms=6_100))  # of 700 ms before the bucket was charged
+    job.step()
+    assert tokens_of(job, "u") == 20_000 - 200_000 + 10_000 * 5.9
+    assert job.verdict().count("different") == 0
+
+
 @pytest.mark.parametrize("starts", [(), ("edited",), ("released",), ("forgotten",), ("edited", "forgotten")])
 @pytest.mark.parametrize("quiet_ms", [200, 6_000])
 @pytest.mark.parametrize("has_usage", [False, True])

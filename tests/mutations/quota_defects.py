@@ -150,7 +150,7 @@ DEFECTS: Final = (
             "tokens = buckets.tokens_left(ids, bounds[ids])",
             "tokens = buckets.tokens_at(ids, bounds[ids], self._evaluated_at_ms)",
         ),
-        f"{_ENGINE}::test_engine_equals_the_scalar_model",
+        f"{_ENGINE}::test_late_usage_throttles_if_its_bucket_owes_more_than_a_burst_and_a_window",
     ),
     Defect(
         "a batch may be evaluated before the one before it",
@@ -216,7 +216,7 @@ DEFECTS: Final = (
             "sensors.buckets.charge(charged, charge, bound, refill_to_ms, most_bursts)",
             "sensors.buckets.charge(charged, charge, bound, 1 << 60 if piece.is_late else refill_to_ms, most_bursts)",
         ),
-        f"{_ENGINE}::test_engine_equals_the_scalar_model",
+        f"{_ENGINE}::test_late_usage_refills_its_bucket_to_the_end_of_each_of_its_windows",
     ),
     Defect(
         "a debt is forgotten when its quota has no bound for a while",

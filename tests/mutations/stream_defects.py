@@ -199,7 +199,7 @@ DEFECTS: Final = (
         "the engine keeps full buckets that a snapshot does not have",
         "SensorStateTable.write_if_due",
         ("if is_new:\n            decider.restore_buckets(buckets)", "if False:\n            pass"),
-        f"{_JOB}::test_late_usage_meets_the_same_bucket_with_and_without_a_restart",
+        f"{_JOB}::test_a_snapshot_makes_full_buckets_new_with_and_without_a_restart",
     ),
     Defect(
         "a snapshot that is stored already changes the buckets",
