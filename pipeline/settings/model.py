@@ -4,8 +4,8 @@ The tree is frozen and forbids unknown keys: a typo is an error at start, and a 
 runs. Parts of the program receive the smallest branch they need, never the whole tree.
 
 Defaults < TOML file < environment (`KQUOTA_`, `__` for nesting) < flags. All mistakes are reported at once, each with
-its key and with the file, variable or flag it comes from. A name that is no setting is one, in the file and in the
-environment.
+its key and with the file, variable or flag it comes from. An unknown name is a mistake, too, in the file and in
+the environment.
 """
 
 import os
@@ -385,7 +385,7 @@ def _of_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     if not file.is_file():
-        message = f"settings file {file} cannot be read as TOML: there is no such file"
+        message = f"settings file {file} cannot be read: there is no such file"
         raise UsageError(message, f"correct the path in --config or KQUOTA_CONFIG: {file.absolute()} does not exist")
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))

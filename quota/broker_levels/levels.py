@@ -162,8 +162,7 @@ def propose(
         bound: T of each entity, above 0.
         state: what was remembered, and the levels in force.
         now_ms: when the alters would be written, on the clock of `moved_at_ms`. All else is in event time.
-        at_once: entities whose level may be written at once, whatever was seen or written before: those whose T was
-            edited.
+        at_once: entities with an edited T: their level may be written at once, whatever was seen or written before.
         moved_at_ms: when each level was last written for any reason but an edit: the 10 s begin there.
     """
     level, even = state.level, bound / view.recent.shape[1]

@@ -69,7 +69,7 @@ def differences(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str
 
 
 def changes_between(before: QuotaTableState, after: QuotaTableState) -> list[QuotaDifference]:
-    """Every difference between two versions, with what was forgiven. That something is no longer kept is none."""
+    """List every difference between two versions, also what was forgiven. What has expired is no difference."""
     return differences(before.stored_rows, joined(after.rows, {**before.forgiven, **after.forgiven}))
 
 
