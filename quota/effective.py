@@ -18,7 +18,7 @@ from quota.engine import QuotaEngine
 from quota.entity import DEFAULT, QUOTA_TYPES, Level, can_name, entity_at
 from quota.snapshot import Quota, QuotaSnapshot
 from quota.throttle_time import throttle_time_of
-from quota.units import age_text, rate_text
+from quota.units import age_text, rate_text, rounded_up
 
 _SENSOR: Final = ("quota_type", "sensor_user", "sensor_client_id")
 _COMPARED: Final = ("level", "bound", "mode")
@@ -147,14 +147,19 @@ MAX_POLL_INTERVAL_MS: Final = 300_000
 
 _CLIENT: Final = ["user", "client_id"]
 _BYTES: Final = {"producer_byte_rate": "produced_bytes", "consumer_byte_rate": "fetched_bytes"}
+_REQUESTS: Final = {
+    "producer_byte_rate": ("produce request", "max.request.size"),
+    "consumer_byte_rate": ("fetch", "fetch.max.bytes"),
+}
+"""What a request is called, and the client's setting that bounds it."""
 
 
 def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: QuotaEngine) -> list[str]:
     """What an edit would do to clients as they are now, a sentence for each client and type that it would stop.
 
-    A byte rate below one of its batches or fetches holds each of them up for more than a second. At a wait above
+    A byte rate below one of its requests holds each of them up for more than a second. At a wait above
     `REQUEST_TIMEOUT_MS` its requests expire, and it sends them again; above `MAX_POLL_INTERVAL_MS` a consumer that
-    waits for them leaves its group. Scraped usage does not say how many requests there were.
+    waits for them leaves its group.
 
     Args:
         moved: of `standing_changes`. Bounds that rise, are removed, or are not enforced are left alone.
@@ -164,7 +169,7 @@ def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: 
     lowered = [row for row in moved if row["new_mode"] == "enforce" and _is_lower(row["old_bound"], row["new_bound"])]
     if not lowered or not usage.num_rows:
         return []
-    requests = _largest_requests(usage)
+    largest = _largest_requests(usage)
     now_ms = pc.max(usage["last_event_ms"]).as_py()
     engine.record(usage, now_ms)
     clients = pa.table({name: [row[name] for row in lowered] for name in ("user", "client_id")})
@@ -173,11 +178,8 @@ def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: 
     found = []
     for row in lowered:
         client, quota_type, bound = (row["user"], row["client_id"]), row["quota_type"], row["new_bound"]
+        found += _large_request(client, quota_type, bound, largest)
         who = f"{'/'.join(client)}: {quota_type} {rate_text(quota_type, bound)}"
-        largest_bytes = requests.get((*client, quota_type), 0.0)
-        if largest_bytes > bound:
-            size = rate_text(quota_type, largest_bytes).removesuffix("/s")
-            found.append(f"{who} is less than one of its requests, which has at least {size}")
         wait_ms = waits_ms[*client, quota_type]
         if wait_ms > REQUEST_TIMEOUT_MS:
             limits = f"requests expire at {age_text(REQUEST_TIMEOUT_MS)}"
@@ -206,6 +208,36 @@ def name_warnings(entity: tuple[str, str], clients: Iterable[tuple[str, str]]) -
 
 def _is_lower(old: float | None, new: float | None) -> bool:
     return new is not None and (old is None or new < old)
+
+
+def large_requests(usage: pa.Table, quotas: QuotaSnapshot) -> list[str]:
+    """A sentence for each client with requests that take more than a second of its bound: how large, and what to do.
+
+    * `usage`: Rows of `usage`: user, client_id, sample_start_ms, produced_bytes, fetched_bytes, request_count. Scraped
+        ones do not say how many requests there were: of these clients nothing is said.
+    """
+    clients, largest = usage.group_by(_CLIENT).aggregate([]), _largest_requests(usage)
+    return [
+        sentence
+        for row in resolved(clients, quotas)
+        if row["mode"] == "enforce" and row["bound"] is not None
+        for sentence in _large_request((row["user"], row["client_id"]), row["quota_type"], row["bound"], largest)
+    ]
+
+
+def _large_request(
+    client: tuple[str, str], quota_type: str, bound: float, largest: Mapping[tuple[str, str, str], float]
+) -> list[str]:
+    largest_bytes = largest.get((*client, quota_type), 0.0)
+    if largest_bytes <= bound:
+        return []
+    name, limit = _REQUESTS[quota_type]
+    size, rate = (rate_text(quota_type, one) for one in (largest_bytes, bound))
+    enough = rate_text(quota_type, rounded_up(largest_bytes, quota_type))
+    return [
+        f"one {name} of {'/'.join(client)} had at least {size.removesuffix('/s')}, {largest_bytes / bound:.1f} s of "
+        f"its {quota_type} {rate}: set {limit} to at most {max(int(bound), 1)}, or raise the quota to {enough}"
+    ]
 
 
 def _largest_requests(usage: pa.Table) -> dict[tuple[str, str, str], float]:

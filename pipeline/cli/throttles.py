@@ -232,22 +232,25 @@ def explain(
         bars = _bars(found.story, settings.engine.sample_window_ms)
         lines = [found.title, *facts, "", found.samples, *bars, "", *found.published]
         lines += [] if found.now is None else [found.now]
-        say(*lines)
+        say(*lines, *found.large_requests)
     else:
         print_rows([found.document], output)
 
 
 def _held_without_decision(root: str, first: str, client_id: str | None) -> NotFound | None:
     """The error for a client that kquota never decided about, and that its brokers hold; None for any other."""
+    from pipeline.replay.story import large_requests_of
     from pipeline.tables.rates import held_by_brokers
 
     parts = first.split("/")
     splits = [("/".join(parts[:place]), "/".join(parts[place:])) for place in range(1, len(parts))]
     names = [(user, one) for user, name in splits for one in dict.fromkeys((name, name.rpartition("@")[0] or name))]
     for user, name in names if client_id is None else [(first, client_id)]:
-        by_brokers = held_by_brokers(root, user, None if name == "*" else name, wall_ms())
+        client_id = None if name == "*" else name
+        by_brokers = held_by_brokers(root, user, client_id, wall_ms())
         if by_brokers is not None:
-            message = f"{user}/{name} is not held by kquota, which has no decision of it; {by_brokers}"
+            reasons = "; ".join([by_brokers, *large_requests_of(root, user, client_id)])
+            message = f"{user}/{name} is not held by kquota, which has no decision of it; {reasons}"
             return NotFound(message, f"see its use and its quota: {command_text('quotas', 'describe', '-o', 'wide')}")
     return None
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.clock import clock_time, seconds
 from pipeline.tables.broker_quotas import enforced_for
+from pipeline.tables.port import Condition, table_uri
+from pipeline.tables.queries import recent_usage
 from pipeline.tables.quotas.history import QuotaOrigin, shown
+from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import held_by_brokers
 from pipeline.tables.throttles import (
@@ -21,6 +24,7 @@ from pipeline.tables.throttles import (
     story_of,
     why_unpublished,
 )
+from quota.effective import large_requests
 from quota.entity import label
 from quota.units import against_bound, rate_text, rate_unit
 from schemas.throttle_record import Target, verb, written_ms
@@ -178,6 +182,7 @@ class StoryText:
         samples: What the samples are, or that they are no longer kept.
         published: A line on the records, and one for each.
         now: How the client is held now that was asked for; None if a decision was asked for.
+        large_requests: Of that client: those of its requests that are too large for its bounds.
         document: For programs.
     """
 
@@ -187,6 +192,7 @@ class StoryText:
     samples: str
     published: Sequence[str]
     now: str | None
+    large_requests: Sequence[str]
     document: Mapping[str, Any]
 
 
@@ -211,12 +217,14 @@ def tell_story(
     unpublished = None if story.events else why_unpublished(root, quotas, row, max_age_ms, min_hold_ms)
     nothing = None if unpublished is None else why_nothing(unpublished, max_age_ms)
     on_brokers = enforced_for(root, row["user"], row["client_id"] or "", [row["quota_type"]])
-    set_by, until_ms, by_brokers = origin_line(row, origin), None, None
+    set_by, now, large = origin_line(row, origin), None, list[str]()
     if now_ms is not None:
         user, client_id = client or (row["user"], row["client_id"])
         if running is None:
             running = running_throttles(root, now_ms, Wanted(user, client_id), min_hold_ms)
         until_ms, by_brokers = Held(running).until_ms(user, client_id), held_by_brokers(root, user, client_id, now_ms)
+        large = large_requests_of(root, user, client_id)
+        now = now_line(until_ms, story.events, now_ms, by_brokers)
     document: dict[str, Any] = {
         "decision": row,
         "bound_set": set_by,
@@ -230,6 +238,7 @@ def tell_story(
             "held_by_brokers": by_brokers,
             "held_until_ms": until_ms,
             "free_since_ms": None if until_ms else free_since_ms(story.events),
+            "large_requests": large,
         }
     return StoryText(
         story,
@@ -242,9 +251,23 @@ def tell_story(
         ],
         _samples_title(story, settings.engine.sample_window_ms),
         record_lines(story.events, min_hold_ms) if nothing is None else [nothing],
-        None if now_ms is None else now_line(until_ms, story.events, now_ms, by_brokers),
+        now,
+        large,
         document,
     )
+
+
+_REQUESTS: Final = ("user", "client_id", "sample_start_ms", "produced_bytes", "fetched_bytes", "request_count")
+
+
+def large_requests_of(root: str, user: str, client_id: str | None) -> list[str]:
+    """`quota.effective.large_requests` of a client in the last minutes, under the quotas in force.
+
+    * `client_id`: None = all clients of the user.
+    """
+    named: list[Condition] = [("user", "=", user), *([] if client_id is None else [("client_id", "=", client_id)])]
+    usage = recent_usage(table_uri(root, "usage"), _REQUESTS, named)
+    return [] if usage is None else large_requests(usage, QuotaSource(QuotaTable(root)).pin())
 
 
 def _held_clients(row: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

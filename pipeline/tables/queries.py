@@ -412,12 +412,12 @@ def clients_seen(usage_uri: str) -> dict[tuple[str, str], int]:
     return {(row["user"], row["client_id"]): row["seen_ms"] for row in rows}
 
 
-def recent_usage(usage_uri: str, columns: Sequence[str]) -> pa.Table | None:
+def recent_usage(usage_uri: str, columns: Sequence[str], where: Sequence[Condition] = ()) -> pa.Table | None:
     """The rows of `usage` of the last minutes, counted as `live_clients` does; None if there are none, or no table."""
-    return _recent(usage_uri, column_list(columns), "")
+    return _recent(usage_uri, column_list(columns), "", where)
 
 
-def _recent(usage_uri: str, selected: str, grouped: str) -> pa.Table | None:
+def _recent(usage_uri: str, selected: str, grouped: str, where: Sequence[Condition] = ()) -> pa.Table | None:
     try:
         table = StoredTable(usage_uri)
     except TableMissing:
@@ -426,5 +426,5 @@ def _recent(usage_uri: str, selected: str, grouped: str) -> pa.Table | None:
     if newest is None:
         return None
     since: Condition = ("sample_start_ms", ">=", newest.evaluated_at_ms - _RECENT_MS)
-    recent = predicates([since, *of_newest_epoch(newest.time_epoch)])
+    recent = predicates([since, *of_newest_epoch(newest.time_epoch), *where])
     return table.answer(f"SELECT {selected} FROM source WHERE {recent}{grouped}")  # noqa: S608 - quoted by us

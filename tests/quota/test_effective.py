@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from quota.effective import Effective, bound_warnings, effective, name_warnings, standing_changes
+from quota.effective import Effective, bound_warnings, effective, large_requests, name_warnings, standing_changes
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import loaded, quota_row, table, usage_row
 
@@ -70,7 +70,13 @@ def warnings(
     ("bound", "found"),
     [
         (300.0, []),
-        (299.0, ["u/c: producer_byte_rate 299.0 B/s is less than one of its requests, which has at least 300.0 B"]),
+        (
+            299.0,
+            [
+                "one produce request of u/c had at least 300.0 B, 1.0 s of its producer_byte_rate 299.0 B/s: "
+                "set max.request.size to at most 299, or raise the quota to 300.0 B/s"
+            ],
+        ),
     ],
 )
 def test_a_bound_below_one_request_is_warned_of_and_one_below_a_second_is_not(bound: float, found: list[str]) -> None:
@@ -80,6 +86,33 @@ def test_a_bound_below_one_request_is_warned_of_and_one_below_a_second_is_not(bo
         usage_row(NOW_MS - 9_000, produced_bytes=250, request_count=1),
     ]
     assert warnings({"producer_byte_rate": bound}, *rows) == found
+
+
+@pytest.mark.parametrize(
+    ("bound", "mode", "request_count", "found"),
+    [
+        (
+            100.0,
+            "enforce",
+            1,
+            [
+                "one fetch of u/c had at least 500.0 B, 5.0 s of its consumer_byte_rate 100.0 B/s: "
+                "set fetch.max.bytes to at most 100, or raise the quota to 500.0 B/s"
+            ],
+        ),
+        (500.0, "enforce", 1, []),
+        (100.0, "enforce", 5, []),
+        (100.0, "enforce", 0, []),
+        (100.0, "shadow", 1, []),
+    ],
+    ids=["above the bound", "equal to it", "five small ones", "scraped", "in shadow mode"],
+)
+def test_a_request_of_more_than_a_second_of_the_bound_is_named_with_what_to_do(
+    bound: float, mode: str, request_count: int, found: list[str]
+) -> None:
+    usage = table([usage_row(NOW_MS, fetched_bytes=500)]).append_column("request_count", pa.array([request_count]))
+    quotas = QuotaSnapshot.from_rows([quota_row(consumer_byte_rate=bound, mode=mode)], 1)
+    assert large_requests(usage, quotas) == found
 
 
 @pytest.mark.parametrize(("times", "is_found"), [(40, False), (42, True)])

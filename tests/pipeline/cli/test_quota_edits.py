@@ -179,7 +179,10 @@ def test_the_mode_is_printed_and_set_with_a_reason(root: str) -> None:
 
 def test_a_dry_run_warns_of_clients_that_the_bound_would_stop_and_of_names_never_seen(root: str) -> None:
     use(root, "alice", "etl", NEWEST_MS, produced_bytes=900, request_count=1)
-    told = "alice/etl: producer_byte_rate 10.0 B/s is less than one of its requests, which has at least 900.0 B"
+    told = (
+        "one produce request of alice/etl had at least 900.0 B, 90.0 s of its producer_byte_rate 10.0 B/s: "
+        "set max.request.size to at most 10, or raise the quota to 900.0 B/s"
+    )
     answer = alter(root, "--add-config", "producer_byte_rate=10", "--dry-run")
     assert f"warning: {told}\n" in answer.stderr
     document = json.loads(alter(root, "--add-config", "producer_byte_rate=10", "--dry-run", "-o", "json").stdout)

@@ -201,6 +201,20 @@ def test_list_explain_and_status_say_in_the_same_words_who_holds_a_client(held_b
     assert found["longest_broker_hold"] == {"user": "bob", "client_id": "app", "held_by_brokers": brokers_text(57)}
 
 
+def test_explain_says_what_to_do_about_fetches_that_brokers_stop_a_client_for(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("bob", "", {"consumer_byte_rate": 100_000.0}))
+    now_ms = time.time_ns() // 1_000_000
+    fetch = {"fetched_bytes": 500_000, "request_count": 1, "broker_throttle_ms": 5_000}
+    job.batch([usage_row(now_ms - 9_000, user="bob", client_id="app", **fetch)])
+    job.batch([usage_row(now_ms)])
+    job.flush()
+    job.show_rates()
+    explained = kquota("throttles", "explain", "bob/app", "--tables", job.root)
+    found = "one fetch of bob/app had at least 500.0 kB, 5.0 s of its consumer_byte_rate 100.0 kB/s: "
+    advice = f"{found}set fetch.max.bytes to at most 100000, or raise the quota to 500.0 kB/s"
+    assert f"; {advice}. Fix: " in explained.stderr
+
+
 @pytest.mark.parametrize(("age_ms", "exit_code"), [(59_000, 0), (61_000, 3)])
 def test_what_brokers_held_more_than_a_minute_ago_is_no_hold_of_now(
     age_ms: int, exit_code: int, held_by_both: str, monkeypatch: pytest.MonkeyPatch

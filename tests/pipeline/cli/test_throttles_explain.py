@@ -379,7 +379,9 @@ def test_a_client_is_told_its_newest_throttle_and_not_a_newer_decision(
     shown = re.sub(r"{(.*)}", lambda ago: clock_time(throttled.now_ms - int(ago[1])), now)
     told, by_id = throttled.explained(*names), throttled.explained(throttled.ids[decision])
     assert told.startswith(f"{by_id}now: {shown}")
-    assert re.fullmatch(r"|9[0-4]\d\.\d s left", told.removeprefix(f"{by_id}now: {shown}").strip())
+    left, advice = told.removeprefix(f"{by_id}now: {shown}").splitlines()
+    assert re.fullmatch(r"|9[0-4]\d\.\d s left", left)
+    assert advice.startswith("one produce request of alice/etl had at least 90.0 kB, 90.0 s of its producer_byte_rate ")
 
 
 def test_a_user_alone_is_answered_with_what_to_name(throttled: Throttled) -> None:
