@@ -1,29 +1,12 @@
 """The broker of these tests: its quotas are of no other test, which would be throttled by them."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from pipeline.brokers.native import NativeEntity, NativeQuota, NativeQuotas
 from pipeline.cli.entity import java_double
 from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import EmbeddedBroker
 from tests.waiting import wait_until
-
-ODD_NAMES: Final = (
-    "a b",
-    "50% off",
-    "%20",
-    'says "hi"',
-    "it's",
-    "a,b=c",
-    "<default>",
-    "/users",
-    "ünïcödé 夜間",
-    "🚦",
-    "tab\there",
-    "line\nend",
-    "n" * 32_767,
-)
 
 
 def access_to(broker: EmbeddedBroker) -> ClusterAccess:

@@ -1,14 +1,12 @@
-"""Certificates and signed tokens made by openssl, an endpoint that gives tokens, and ports that speak TLS."""
+"""Certificates and signed tokens made by openssl, and an endpoint that gives tokens."""
 
 import base64
 import json
 import shutil
-import socket
-import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -77,14 +75,8 @@ class TokenSigner:
         self._folder = folder
         openssl(folder, "genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", "token.key")
         modulus = openssl(folder, "rsa", "-in", "token.key", "-noout", "-modulus").decode().strip().partition("=")[2]
-        key = {
-            "kty": "RSA",
-            "kid": "test",
-            "use": "sig",
-            "alg": "RS256",
-            "e": "AQAB",
-            "n": _b64(bytes.fromhex(modulus)),
-        }
+        key = {"kty": "RSA", "kid": "test", "use": "sig", "alg": "RS256", "e": "AQAB"}
+        key["n"] = _b64(bytes.fromhex(modulus))
         self.jwks = folder / "jwks.json"
         self.jwks.write_text(json.dumps({"keys": [key]}))
 
@@ -163,29 +155,3 @@ def token_endpoint(secrets: Mapping[str, str], sign: Callable[[str], str]) -> It
         finally:
             endpoint.shutdown()
             thread.join()
-
-
-@contextmanager
-def tls_port(identity: Identity) -> Iterator[str]:
-    """Its `127.0.0.1:port`; it answers until the end of the block."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(identity.keystore)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = Thread(target=_answer, args=(listening, context))
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            listening.shutdown(socket.SHUT_RDWR)
-            thread.join()
-
-
-def _answer(listening: socket.socket, context: ssl.SSLContext) -> None:
-    while True:
-        try:
-            connection, _ = listening.accept()
-        except OSError:  # the end of the block
-            return
-        connection.settimeout(5)
-        with suppress(OSError), connection, context.wrap_socket(connection, server_side=True) as secured:
-            secured.recv(1)

@@ -12,13 +12,12 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
+from pipeline.cluster.acls import ALTER_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
 from pipeline.cluster.connecting import ClusterAccess, creating_topics
 from pipeline.cluster.topics import (
     Finding,
     JobTopics,
     TopicIds,
-    TopicSpec,
     check_topics,
     create_topics,
     id_text,
@@ -35,17 +34,7 @@ from tests.pipeline.cli.running import kquota
 from tests.waiting import wait_until
 
 NAMES = ("t.usage", "t.throttle", "t.marker")
-
-
-def specs(cores: int = 2, longest_throttle_ms: int = 12_000) -> tuple[TopicSpec, TopicSpec, TopicSpec]:
-    return topic_specs(cores, longest_throttle_ms, *NAMES)
-
-
-def test_the_usage_topic_has_two_partitions_per_core_and_keeps_a_day() -> None:
-    usage, _, marker = specs(cores=3)
-
-    assert (usage.partitions, usage.advised["retention.ms"]) == (6, "86400000")
-    assert marker.partitions == 1
+SPECS = topic_specs(2, 12_000, *NAMES)
 
 
 @pytest.mark.parametrize(
@@ -55,14 +44,10 @@ def test_the_usage_topic_has_two_partitions_per_core_and_keeps_a_day() -> None:
 def test_throttles_are_kept_twice_as_long_as_the_longest_and_an_hour_at_least(
     longest_throttle_ms: int, retention_ms: int
 ) -> None:
-    assert specs(longest_throttle_ms=longest_throttle_ms)[1].advised["retention.ms"] == str(retention_ms)
-
-
-def test_the_settings_say_how_long_the_longest_throttle_is() -> None:
-    settings = Settings(engine=EngineSettings(consumer_byte_rate_cap=7_200_000))
-    specs = wanted_topics(settings, cores=3)
-    assert specs[1].advised["retention.ms"] == "14400000"
-    assert specs[0].partitions == 6
+    settings = Settings(engine=EngineSettings(consumer_byte_rate_cap=longest_throttle_ms))
+    usage, throttle, marker = wanted_topics(settings, cores=3)
+    assert (usage.partitions, usage.advised["retention.ms"], marker.partitions) == (6, "86400000", 1)
+    assert throttle.advised["retention.ms"] == str(retention_ms)
     assert wanted_topics(settings)[0].partitions == 2 * len(os.sched_getaffinity(0))
 
 
@@ -92,74 +77,50 @@ def delete(admin: Any, topics: list[str]) -> None:
     wait_until(lambda: not set(topics) & set(admin.list_topics()), f"{topics} to be gone")
 
 
-def alter(admin: Any, topic: str, **settings: str) -> None:
+def alter(admin: Any, topic: str, settings: dict[str, str]) -> None:
     config_resource: Any = ConfigResource
-    changes = {key.replace("_", "."): value for key, value in settings.items()}
-    admin.alter_configs([config_resource(ConfigResourceType.TOPIC, topic, changes)])
+    admin.alter_configs([config_resource(ConfigResourceType.TOPIC, topic, settings)])
 
-    def described() -> dict[str, Any]:
+    def described() -> dict[str, str]:
         answer = admin.describe_configs([config_resource(ConfigResourceType.TOPIC, topic)], config_filter="all")
-        settings: dict[str, Any] = answer["topic"][topic]
-        return settings
+        return {key: answer["topic"][topic][key]["value"] for key in settings}
 
     # The controller answers before the broker that describes the topic has heard of it.
-    wait_until(lambda: {key: described()[key]["value"] for key in changes} == changes, f"{topic} to have {changes}")
+    wait_until(lambda: described() == settings, f"{topic} to have {settings}")
 
 
 @pytest.mark.broker
-def test_topics_that_are_missing_are_errors_until_they_are_created_once(admin: Any, broker: EmbeddedBroker) -> None:
+def test_each_setting_that_differs_is_found_and_its_command_corrects_it(admin: Any, broker: EmbeddedBroker) -> None:
     address = broker.bootstrap_servers
-    findings = check_topics(admin, specs(), address)
-    assert [(finding.topic, finding.severity, finding.what) for finding in findings] == [
-        (name, "error", "topic") for name in NAMES
-    ]
-    assert findings[0].fix == creating_topics(address, dict(zip(("usage", "throttle", "marker"), NAMES, strict=True)))
-
-    assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "created")
-    assert create_topics(admin, specs()) == dict.fromkeys(NAMES, "exists")
-    assert check_topics(admin, specs(), address) == []
-
-
-@pytest.mark.broker
-@pytest.mark.parametrize(
-    ("topic", "key", "value", "severity", "wanted"),
-    [
-        ("t.usage", "message.timestamp.type", "CreateTime", "error", "LogAppendTime"),
-        ("t.usage", "retention.ms", "3600000", "warning", "86400000"),
-        ("t.throttle", "cleanup.policy", "delete", "error", "[compact,delete]"),
-        ("t.throttle", "cleanup.policy", "compact", "warning", "[compact,delete]"),
-        ("t.throttle", "segment.ms", "604800000", "warning", "600000"),
-    ],
-)
-def test_a_setting_that_differs_is_found_and_its_command_corrects_it(
-    admin: Any, broker: EmbeddedBroker, topic: str, key: str, value: str, severity: str, wanted: str
-) -> None:
-    create_topics(admin, specs())
-    alter(admin, topic, **{key: value})
-
-    (finding,) = check_topics(admin, specs(), broker.bootstrap_servers)
-
-    assert (finding.topic, finding.what, finding.got, finding.severity) == (topic, key, value, severity)
-    assert finding.fix == (
-        f"kafka-configs --bootstrap-server {broker.bootstrap_servers} --alter --entity-type topics "
-        f"--entity-name {topic} --add-config '{key}={wanted}'"
-    )
-
-
-@pytest.mark.broker
-def test_a_marker_of_many_partitions_is_an_error_and_a_small_usage_topic_a_warning(
-    admin: Any, broker: EmbeddedBroker
-) -> None:
-    create_topics(admin, specs(cores=1))
+    create_topics(admin, topic_specs(1, 12_000, *NAMES))
+    alter(admin, "t.usage", {"message.timestamp.type": "CreateTime", "retention.ms": "3600000"})
+    alter(admin, "t.throttle", {"cleanup.policy": "delete", "segment.ms": "604800000"})
     delete(admin, ["t.marker"])
     admin.create_topics({"t.marker": {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
 
-    usage, marker = check_topics(admin, specs(cores=2), broker.bootstrap_servers)
+    found = check_topics(admin, SPECS, address)
+    assert [(one.topic, one.what, one.got, one.wanted, one.severity) for one in found] == [
+        ("t.usage", "partitions", "2", "4 or more", "warning"),
+        ("t.usage", "message.timestamp.type", "CreateTime", "LogAppendTime", "error"),
+        ("t.usage", "retention.ms", "3600000", "86400000", "warning"),
+        ("t.throttle", "cleanup.policy", "delete", "compact,delete", "error"),
+        ("t.throttle", "segment.ms", "604800000", "600000", "warning"),
+        ("t.marker", "partitions", "2", "1", "error"),
+    ]
+    fixes = {(one.topic, one.what): one.fix for one in found}
+    configs = f"kafka-configs --bootstrap-server {address} --alter --entity-type topics --entity-name"
+    topics = f"kafka-topics --bootstrap-server {address}"
+    create = creating_topics(address, dict(zip(("usage", "throttle", "marker"), NAMES, strict=True)))
+    assert fixes["t.usage", "retention.ms"] == f"{configs} t.usage --add-config 'retention.ms=86400000'"
+    assert (
+        fixes["t.throttle", "cleanup.policy"] == f"{configs} t.throttle --add-config 'cleanup.policy=[compact,delete]'"
+    )
+    assert fixes["t.usage", "partitions"] == f"{topics} --alter --topic t.usage --partitions 4"
+    assert fixes["t.marker", "partitions"] == f"{topics} --delete --topic t.marker && {create}"
 
-    assert (usage.severity, usage.got, usage.wanted) == ("warning", "2", "4 or more")
-    assert usage.fix.endswith("--alter --topic t.usage --partitions 4")
-    assert (marker.severity, marker.got, marker.wanted) == ("error", "2", "1")
-    assert "kquota topics create" in marker.fix
+    alter(admin, "t.throttle", {"cleanup.policy": "compact"})
+    harmless = [one for one in check_topics(admin, SPECS, address) if one.what == "cleanup.policy"]
+    assert [one.severity for one in harmless] == ["warning"]
 
 
 def test_the_command_that_creates_topics_names_those_that_have_other_names() -> None:
@@ -178,13 +139,15 @@ def test_the_command_line_creates_and_checks(
     common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2"]
     before = kquota("topics", "check", *common, "-o", "json")
     assert before.exit_code == 5
-    assert [finding["topic"] for finding in json.loads(before.stdout)] == list(NAMES)
-    created = kquota("topics", "create", *common)
-    assert (created.exit_code, created.stdout.count("created")) == (0, 3)
-    alter(admin, "t.throttle", cleanup_policy="delete,compact")  # in whichever order
+    missing = [(finding["topic"], finding["severity"]) for finding in json.loads(before.stdout)]
+    assert missing == [(name, "error") for name in NAMES]
+    for answer in ("created", "exists"):
+        created = kquota("topics", "create", *common)
+        assert (created.exit_code, created.stdout.count(answer)) == (0, 3)
+    alter(admin, "t.throttle", {"cleanup.policy": "delete,compact"})  # in whichever order
     after = kquota("topics", "check", *common, "-o", "json")
     assert (after.exit_code, json.loads(after.stdout)) == (0, [])
-    alter(admin, "t.usage", message_timestamp_type="CreateTime")
+    alter(admin, "t.usage", {"message.timestamp.type": "CreateTime"})
     unfit = kquota("topics", "create", *common)
     assert unfit.exit_code == 5
     assert "error: topic 't.usage': 'message.timestamp.type' is CreateTime, not LogAppendTime" in unfit.stderr
@@ -223,12 +186,6 @@ def test_only_ids_that_are_both_known_are_compared(ids: dict[str, str]) -> None:
     assert not is_other({"quota.usage.v1": "first"}, ids, "quota.usage.v1")
 
 
-def test_a_life_begins_only_with_a_usage_topic() -> None:
-    settings = Settings(kafka=KafkaSettings(bootstrap_servers="b:1"))
-    with pytest.raises(PipelineError, match=r"topic 'quota\.usage\.v1' does not exist at b:1"):
-        JobTopics(settings, lambda: {"quota.throttle.v1": "first"}).begin()
-
-
 @pytest.fixture
 def _nothing_carried() -> Iterator[None]:
     carry_nothing()
@@ -237,12 +194,14 @@ def _nothing_carried() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_nothing_carried")
-def test_the_printed_command_names_all_that_the_job_needs() -> None:
+def test_a_usage_topic_made_anew_is_refused_with_the_command_that_goes_on() -> None:
     for variable, value in {TABLES_ROOT: "/the tables", JOB: "eu", COMMAND_CONFIG: "client.properties"}.items():
         carry(variable, value)
     stream, kafka = StreamSettings(checkpoint="s3://bucket/checkpoint/"), KafkaSettings(bootstrap_servers="b:1,c:1")
-    ids = iter([{"quota.usage.v1": "first"}, {"quota.usage.v1": "second"}])
+    ids = iter([{"quota.throttle.v1": "first"}, {"quota.usage.v1": "first"}, {"quota.usage.v1": "second"}])
     topics = JobTopics(Settings(kafka=kafka, stream=stream), lambda: next(ids))
+    with pytest.raises(PipelineError, match=r"topic 'quota\.usage\.v1' does not exist at b:1,c:1"):
+        topics.begin()
     topics.begin()
     with pytest.raises(Refused) as refused:
         topics.check()
@@ -250,24 +209,6 @@ def test_the_printed_command_names_all_that_the_job_needs() -> None:
     assert sorted(variables) == [f"{COMMAND_CONFIG}=client.properties", f"{JOB}=eu", f"{TABLES_ROOT}=/the tables"]
     assert (run, server, address) == ("run", "--bootstrap-server", "b:1,c:1")
     assert (checkpoint, Path(place).name) == ("--checkpoint", "checkpoint-second")
-
-
-ROLE_NAMES = Names("u", "t", "m", "j1")
-
-
-def test_every_role_names_its_own_resources_and_none_twice() -> None:
-    for role in ROLES:
-        acls = acls_of(role, ROLE_NAMES)
-        assert len(set(acls)) == len(acls) > 0
-        assert {acl.name for acl in acls} <= {"u", "t", "m", "kquota-j1", "kquota-meter.prometheus", "kafka-cluster"}
-    assert acls_of("meter", ROLE_NAMES) == (
-        Acl("topic", "u", "Write"),
-        Acl("topic", "m", "Read"),
-        Acl("group", "kquota-meter.prometheus", "Read"),
-        Acl("transactional-id", "kquota-meter.prometheus", "Write"),
-    )
-    assert acls_of("sync", ROLE_NAMES) == (DESCRIBE_QUOTAS, ALTER_QUOTAS)
-    assert acls_of("gate", ROLE_NAMES) == (Acl("topic", "t", "Read"),)
 
 
 def test_a_command_grants_all_operations_on_one_resource() -> None:
@@ -281,15 +222,12 @@ def test_a_command_grants_all_operations_on_one_resource() -> None:
 
 
 def test_the_command_line_prints_what_each_role_needs_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KQUOTA_KAFKA__USAGE_TOPIC", "u")
     every = kquota("topics", "check", "--acls", "--bootstrap-server", "b:9092")
     assert every.exit_code == 0
-    assert [line.partition(":")[0] for line in every.stdout.splitlines() if line[0] == "#"] == [
-        f"# {role}" for role in ROLES
-    ]
-    monkeypatch.setenv("KQUOTA_KAFKA__USAGE_TOPIC", "u")
-    one = kquota("topics", "check", "--role", "meter", "--principal", "User:m").stdout
     names = Names("u", "quota.throttle.v1", "quota.marker.v1", "kquota")
-    assert one.splitlines()[1:] == grant_commands(acls_of("meter", names), "User:m", "BROKER:9092")
-    unknown = kquota("topics", "check", "--role", "root")
-    assert unknown.exit_code != 0
-    assert f"unknown role 'root'; roles are {', '.join(ROLES)}" in unknown.stderr
+    for role in ROLES:
+        one = kquota("topics", "check", "--role", role, "--principal", "User:m").stdout.splitlines()
+        assert one[1:] == grant_commands(acls_of(role, names), "User:m", "BROKER:9092")
+        assert one[0] in every.stdout
+    assert kquota("topics", "check", "--role", "root").exit_code == 2

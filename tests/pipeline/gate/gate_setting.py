@@ -19,7 +19,6 @@ class GateSetting:
 
     def __init__(self, *, is_reachable: bool = True, **limits: Any) -> None:
         self.broker = TopicBroker()
-        self.broker.is_reachable = True
         self.broker.is_reachable = is_reachable
         self.clock = ManualClock(START_MS)
         self.gate = Gate(MemoryFollower(self.broker), GateLimits(**limits), "c", self.clock)

@@ -1,17 +1,11 @@
-"""Targets that answer over HTTP as a test wants it, and Kafka's side of a scrape.
+"""Targets that answer over HTTP as a test wants it, and the rate of a sensor as Kafka shows it."""
 
-Names as Kafka, JMX and an exporter write them, and `Rate` of a sensor, as `SampledStat` and `Rate` of Kafka 4.3.1 have
-it: sample windows begin with requests, and a scrape empties old ones.
-"""
-
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import quote_plus
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
@@ -78,36 +72,6 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/metrics"
 
 
-def sanitized(user: str) -> str:
-    """`org.apache.kafka.common.utils.Sanitizer.sanitize`: Java's URLEncoder, without `+` and `*`."""
-    # Java encodes ~ and keeps *; Python does the opposite.
-    return quote_plus(user, safe="").replace("~", "%7E").replace("+", "%20")
-
-
-def jmx_quoted(value: str) -> str:
-    """`Sanitizer.jmxSanitize`: `ObjectName.quote` for what has other than these."""
-    if re.fullmatch(r"[a-zA-Z0-9_\-%. \t]*", value):
-        return value
-    escaped = "".join(f"\\{one}" if one in '\\"*?' else one for one in value).replace("\n", "\\n")
-    return f'"{escaped}"'
-
-
-def _label(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
-
-
-def exported(form: str, resource: str, attribute: str, user: str, client_id: str, value: float) -> bytes:
-    """A page of jmx_exporter with the example rules, or without rules: one line of a sensor, and its own."""
-    names = (_label(jmx_quoted(sanitized(user))), _label(jmx_quoted(client_id)))
-    attribute = attribute.replace("-", "_")
-    own = "jmx_scrape_duration_seconds 0.1"
-    if form == "rules":
-        labels = f'resource="{resource}",user={names[0]},clientId={names[1]},'
-        return f"{own}\nkafka_server_quota_{attribute}{{{labels}}} {value}\n".encode()
-    return f"{own}\nkafka_server_{resource}_{attribute}{{user={names[0]},client_id={names[1]},}} {value}\n".encode()
-
-
 @dataclass(slots=True)
 class Sample:
     start_ms: int
@@ -117,7 +81,10 @@ class Sample:
 
 @dataclass(slots=True)
 class KafkaSensor:
-    """N + 1 samples in a ring; a new one begins with the first request after the current one is full."""
+    """Kafka 4.3.1's `SampledStat` and `Rate`: N + 1 samples in a ring, which begin with requests.
+
+    A new one begins with the first request after the current one is full, and a scrape empties old ones.
+    """
 
     num_samples: int = 11
     sample_window_ms: int = 1000

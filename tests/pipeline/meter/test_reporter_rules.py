@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from deploy.reporter.__main__ import JAVA_LEVEL, SOURCES, compile_java
-from pipeline.errors import PipelineError
 from pipeline.jvm.jars import JarStore, LockedJar, jars_of
 from pipeline.jvm.java import find_java, find_jdk
 from pipeline.meter import reporter
 from schemas.usage import UsageEvent
-from tests.pipeline.cli.running import kquota
+from tests.pipeline.cli.running import Answer, kquota
 
 CHECK = Path(__file__).with_name("ReporterCheck.java")
 LOG4J = (
@@ -70,10 +69,8 @@ def test_no_record_is_missed_or_read_twice_whatever_becomes_of_windows_and_senso
 
 def test_what_fails_is_one_line_and_the_broker_goes_on(checked: Checked) -> None:
     (line,) = checked["other-field"]
-    assert line.startswith("ERROR kquota-reporter is off, the broker goes on: Kafka's classes are not as this release")
-    assert "NoSuchFieldException: samples" in line
-    errors = [line for line in checked["round"] if line.startswith("ERROR")]
-    assert errors == ["ERROR kquota-reporter failed in a round, and goes on"]
+    assert line.startswith("ERROR kquota-reporter is off, the broker goes on: ")
+    assert [line.partition(" ")[0] for line in checked["round"]].count("ERROR") == 1
     assert checked["round"][-1] == "0 null 5"
 
 
@@ -91,22 +88,8 @@ def test_the_sources_need_nothing_that_is_newer_than_the_class_files(tmp_path: P
     jdk = find_jdk()  # its compiler knows what each release had; the one that makes the jar does not
     if jdk is None:
         pytest.skip("needs a JDK; none in JAVA_HOME or on PATH")
-    command = [
-        str(jdk.home / "bin" / "javac"),
-        "--release",
-        JAVA_LEVEL,
-        "-Xlint:all,-options",
-        "-Werror",
-        "-d",
-        str(tmp_path),
-    ]
+    command = [jdk.home / "bin" / "javac", "--release", JAVA_LEVEL, "-Xlint:all,-options", "-Werror", "-d", tmp_path]
     subprocess.run([*command, "-cp", os.pathsep.join(map(str, class_path("3.9"))), *SOURCES], check=True)
-
-
-def test_sources_that_do_not_compile_say_where(tmp_path: Path) -> None:
-    (tmp_path / "Odd.java").write_text("class Odd { int one = two; }")
-    with pytest.raises(PipelineError, match=r"does not compile: .*Odd\.java.*two cannot be resolved"):
-        compile_java([tmp_path / "Odd.java"], [], tmp_path)
 
 
 def test_events_hold_whole_amounts_and_what_is_left_goes_into_the_next_one(checked: Checked) -> None:
@@ -138,12 +121,9 @@ def test_exempt_time_is_of_no_client_and_goes_under_the_reporters_own_user(check
     assert nothing == "nothing"  # the user's own usage is left out
 
 
-def test_a_user_with_too_many_client_ids_shares_one_sum_and_takes_nothing_from_others(checked: Checked) -> None:
+def test_a_user_with_too_many_client_ids_takes_nothing_from_others(checked: Checked) -> None:
     warning, *lines = checked["crowd"]
-    assert warning == (
-        "WARN kquota-reporter has 50 sensors in sums that clients of one user share, as <others>: "
-        "users have more than 10000 active client-ids, or long ones"
-    )
+    assert warning.startswith("WARN kquota-reporter has 50 sensors in sums that clients of one user share, as <others>")
     assert lines == [
         "10001 100 5",  # of 10,050 client-ids with 2 bytes each 50 share a sum
         "1 7 null",  # a further one does, too
@@ -171,7 +151,6 @@ def test_names_are_cut_to_what_a_reader_accepts_and_long_ones_do_not_fill_memory
 def test_sensors_that_can_not_be_read_are_counted_and_keep_no_other_from_being_read(checked: Checked) -> None:
     warning, sums, counts = checked["odd-sensors"]
     assert warning.startswith("WARN kquota-reporter cannot read 1 sensors so far, and goes on without them.")
-    assert "ClassCastException" in warning
     assert sums == "{%zz/=3, ANONYMOUS/=3, alice/=3, bob/etl=5}"
     assert counts.startswith("Sensors 4 Clients 4 SummedSensors 0 UnreadableSensors 2 ")
 
@@ -183,29 +162,20 @@ kquota.reporter.bootstrap.servers=broker:9092
 """
 
 
-@pytest.fixture
-def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the jar of this installation is; not made yet."""
-    path = tmp_path / "installed" / "kquota-reporter.jar"
-    path.parent.mkdir()
-    monkeypatch.setattr(reporter, "REPORTER_JAR", path)
-    return path
+def test_it_writes_the_jar_and_prints_the_lines_of_server_properties(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked_for(named: str) -> Answer:
+        return kquota("meter", "reporter", "--jar", str(tmp_path / named), "--bootstrap-server", "broker:9092")
 
-
-@pytest.mark.parametrize("named", ["libs", "libs/kquota-reporter.jar"])
-def test_it_writes_the_jar_and_prints_the_lines_of_server_properties(jar: Path, tmp_path: Path, named: str) -> None:
+    jar, libs = tmp_path / "kquota-reporter.jar", tmp_path / "libs"
+    monkeypatch.setattr(reporter, "REPORTER_JAR", jar)  # where that of this installation is; not made yet
+    libs.mkdir()
+    answer = asked_for("libs")
+    assert (answer.exit_code, answer.stderr.partition("Fix: ")[2]) == (1, "make ready\n")
     jar.write_bytes(b"a jar")
-    (tmp_path / "libs").mkdir()
-    answer = kquota("meter", "reporter", "--jar", str(tmp_path / named), "--bootstrap-server", "broker:9092")
-    assert (answer.exit_code, answer.stdout) == (0, LINES)
-    assert (tmp_path / "libs" / "kquota-reporter.jar").read_bytes() == b"a jar"
-
-
-def test_without_the_jar_or_its_folder_it_is_refused(jar: Path, tmp_path: Path) -> None:
-    answer = kquota("meter", "reporter", "--jar", str(tmp_path))
-    assert answer.exit_code == 1
-    assert answer.stderr.endswith("a checkout has only its sources. Fix: make ready\n")
-    jar.write_bytes(b"a jar")
-    answer = kquota("meter", "reporter", "--jar", str(tmp_path / "not" / "there.jar"))
-    assert answer.exit_code == 1
-    assert "cannot be written to" in answer.stderr
+    assert asked_for("not/there.jar").exit_code == 1
+    for named in ("libs", "libs/other.jar"):
+        answer = asked_for(named)
+        assert (answer.exit_code, answer.stdout) == (0, LINES)
+    assert [path.read_bytes() for path in sorted(libs.iterdir())] == [b"a jar"] * 2

@@ -4,21 +4,17 @@ What every `UsageWriter` must do is held against the fake and the real one.
 """
 
 import json
-import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka import KafkaAdminClient
 
 from pipeline.cluster.connecting import ClusterAccess
-from pipeline.cluster.topics import TopicSpec, create_topics
-from pipeline.cluster.transactions import Mark, MarkedTransactions
+from pipeline.cluster.transactions import Mark
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import Conflict, PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.meter.usage_topic import (
@@ -33,10 +29,8 @@ from pipeline.meter.usage_topic import (
 )
 from schemas.usage import UsageEvent
 from tests.fakes.usage_topic import Failure, MemoryUsageTopic, UsageBroker
-from tests.log_messages import messages_of as logged_by
-from tests.pipeline.meter.reported_broker import events_of
+from tests.pipeline.meter.reported_broker import make_topics
 from tests.topic_reading import read_topic
-from tests.waiting import wait_until
 
 NAMES = [(user, client_id) for user in ("alice", 'b"\n\\é😀', "x" * 32_000) for client_id in ("", "c")]
 CLIENTS = [new_client(user, client_id, "7") for user, client_id in NAMES]
@@ -50,10 +44,10 @@ def usage_of(rows: Sequence[Row]) -> list[Used]:
 
 
 @given(ROWS.filter(bool))
-def test_each_row_is_one_event_and_those_of_a_client_keep_their_order_in_one_partition(rows: Sequence[Row]) -> None:
+def test_each_row_is_one_event_and_those_of_a_client_keep_their_order(rows: Sequence[Row]) -> None:
     found: dict[tuple[str, str], list[tuple[int, UsageEvent]]] = defaultdict(list)
     for partition, value in messages_of(usage_of(rows), 3):
-        for event in map(UsageEvent.model_validate, events_of(value)):
+        for event in map(UsageEvent.model_validate, json.loads(value)):
             found[event.user, event.client_id].append((partition, event))
     for at, (user, client_id) in enumerate(NAMES):
         partitions = {partition for partition, _ in found[user, client_id]}
@@ -118,67 +112,44 @@ def test_a_meter_that_starts_while_the_other_takes_the_topic_back_wins_in_the_en
         first.publish(2)
 
 
-def test_while_the_broker_is_away_tries_are_rare_and_told_now_and_then(
-    memory_broker: UsageBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_while_the_broker_is_away_tries_are_rare(memory_broker: UsageBroker) -> None:
     meter = Publishing(memory_broker)
     meter.publish(1)
     memory_broker.is_away = True
     message, tried = Message(0, b'[{"client_id":"c2"}]'), []
-    with caplog.at_level(logging.WARNING):
-        for now_ms in range(100_000, 112_000, 50):
-            before = meter.publisher.counts.failures
-            assert not meter.publisher.publish([message], 1, now_ms)
-            if meter.publisher.counts.failures > before:
-                tried.append(now_ms - 100_000)
-
+    for now_ms in range(100_000, 112_000, 50):
+        before = meter.publisher.counts.failures
+        assert not meter.publisher.publish([message], 1, now_ms)
+        if meter.publisher.counts.failures > before:
+            tried.append(now_ms - 100_000)
     assert tried == [0, 250, 750, 1_750, 3_750, 7_750, 11_750]
-    told = logged_by(caplog, "pipeline.meter.usage_topic")
-    assert len(told) == 2
-    assert told[0].startswith("1 usage events are not known to be stored on usage at b:1: ")
-
     memory_broker.is_away = False
     assert meter.publisher.publish([message], 1, 120_000)
     assert memory_broker.client_ids() == ["c1", "c2"]
 
 
-class Topic:
+class Topic(NamedTuple):
     """A usage topic; each writer is another meter, not opened yet."""
 
-    def __init__(self, writer: Callable[[], UsageWriter], values: Callable[[], list[Any]]) -> None:
-        self.writer = writer
-        self.values = values
+    writer: Callable[[], UsageWriter]
+    values: Callable[[], list[Any]]
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
-def topic(request: pytest.FixtureRequest) -> Iterator[Topic]:
-    made: list[UsageWriter] = []
-    values: Callable[[], list[Any]]
-    make: Callable[[], UsageWriter]
+def topic(request: pytest.FixtureRequest) -> Topic:
     if request.param == "memory":
         memory = UsageBroker()
-        values, make = memory.events, lambda: MemoryUsageTopic(memory)
-    else:
-        servers, name = request.getfixturevalue("broker").bootstrap_servers, f"contract.{time.time_ns()}"
-        new_topics(servers, name)
-        values, make = (
-            lambda: [event for record in read_topic(servers, name) for event in json.loads(record.value)],
-            lambda: KafkaUsageTopic(name, f"{name}.marker", ClusterAccess(servers), 60_000),
-        )
+        return Topic(lambda: MemoryUsageTopic(memory), memory.events)
+    broker, name = request.getfixturevalue("broker"), f"contract.{time.time_ns()}"
+    servers = broker.bootstrap_servers
+    make_topics(broker, name, f"{name}.marker")
 
-    def writer() -> UsageWriter:
-        made.append(make())
-        return made[-1]
+    def writer() -> KafkaUsageTopic:
+        made = KafkaUsageTopic(name, f"{name}.marker", ClusterAccess(servers), 60_000)
+        request.addfinalizer(made.close)
+        return made
 
-    yield Topic(writer, values)
-    for each in made:
-        each.close()
-
-
-def new_topics(servers: str, name: str) -> None:
-    admin: Any = KafkaAdminClient(bootstrap_servers=servers)
-    with closing(admin):
-        create_topics(admin, [TopicSpec(each, "demo", 1, "any", {}, {}) for each in (name, f"{name}.marker")])
+    return Topic(writer, lambda: [event for record in read_topic(servers, name) for event in json.loads(record.value)])
 
 
 def numbered(*numbers: int) -> list[Message]:
@@ -201,41 +172,14 @@ def test_a_new_writer_fences_the_one_before_and_reading_the_mark_does_not(topic:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize(("missing", "purpose"), [("", "usage"), (".marker", "marker")])
-def test_a_missing_topic_is_named_with_the_command_that_makes_it(
-    broker: EmbeddedBroker, missing: str, purpose: str
-) -> None:
-    name = f"missing.{time.time_ns()}"
-    new_topics(broker.bootstrap_servers, f"{name}.there")
-    usage, marker = (f"{name}{missing}", f"{name}.there") if purpose == "usage" else (f"{name}.there", f"{name}.marker")
+@pytest.mark.parametrize("purpose", ["usage", "marker"])
+def test_a_missing_topic_is_named_with_the_command_that_makes_it(broker: EmbeddedBroker, purpose: str) -> None:
+    there, gone = f"there.{time.time_ns()}", "not-there"
+    make_topics(broker, there)
+    usage, marker = (gone, there) if purpose == "usage" else (there, gone)
     with pytest.raises(PipelineError, match="does not exist") as refused:
         KafkaUsageTopic(usage, marker, ClusterAccess(broker.bootstrap_servers), 5_000)
-    assert f"KQUOTA_KAFKA__{purpose.upper()}_TOPIC={name}{missing} " in refused.value.fix
-
-
-@pytest.mark.broker
-@pytest.mark.long
-def test_a_transaction_that_was_open_for_too_long_is_aborted_and_the_mark_stays(broker: EmbeddedBroker) -> None:
-    servers, name = broker.bootstrap_servers, f"pause.{time.time_ns()}"
-    new_topics(servers, name)
-    writer = MarkedTransactions(name, f"{name}.marker", name, ClusterAccess(servers), 2_000)
-    writer.open()
-    writer.commit(lambda producer: [producer.send(name, value=b"[1]")], Mark(1, "a"))
-    admin: Any = KafkaAdminClient(bootstrap_servers=servers)
-
-    def pause(producer: Any) -> list[Any]:
-        sent = producer.send(name, value=b"[2]")
-        producer.flush()
-        wait_until(lambda: "Abort" in str(admin.describe_transactions([name])), "the broker to end the transaction")
-        return [sent, producer.send(name, value=b"[3]")]
-
-    with closing(admin), pytest.raises((TransactionFenced, TransactionUndecided)):
-        writer.commit(pause, Mark(2, "b"))
-
-    assert writer.open() == Mark(1, "a")
-    writer.commit(lambda producer: [producer.send(name, value=b"[4]")], Mark(2, "b"))
-    assert [record.value for record in read_topic(servers, name)] == [b"[1]", b"[4]"]
-    writer.close()
+    assert f"KQUOTA_KAFKA__{purpose.upper()}_TOPIC={gone} " in refused.value.fix
 
 
 def test_columns_become_messages_that_are_not_too_large() -> None:
@@ -246,22 +190,18 @@ def test_columns_become_messages_that_are_not_too_large() -> None:
 
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("failure", ["lost", "late", "too old"])
-def test_a_batch_whose_transaction_failed_is_stored_once_and_the_next_meter_goes_on_behind_it(
-    memory_broker: UsageBroker, failure: Failure, before: int, caplog: pytest.LogCaptureFixture
+def test_a_batch_whose_transaction_failed_is_stored_once(
+    memory_broker: UsageBroker, failure: Failure, before: int
 ) -> None:
     meter = Publishing(memory_broker)
     for number in range(before):
         meter.publish(number)
     meter.topic.fail_next = failure
-    with caplog.at_level(logging.WARNING):
-        assert [meter.publish(before), meter.publish(before)] == [False, True]
+    assert [meter.publish(before), meter.publish(before)] == [False, True]
     assert Publishing(memory_broker).publish(before + 1)
     assert memory_broker.client_ids() == [f"c{number}" for number in range(before + 2)]
     assert meter.topic.opened == 2
     assert (meter.publisher.counts.events, meter.publisher.counts.failures) == (before + 1, 1)
-    if failure == "too old":
-        (told,) = logged_by(caplog, "pipeline.meter.usage_topic")
-        assert "a transaction was open for longer than its time-out, or a second meter has started" in told
 
 
 def test_messages_and_mark_are_stored_together(topic: Topic) -> None:
