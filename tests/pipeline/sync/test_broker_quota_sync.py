@@ -213,7 +213,7 @@ def test_another_scope_of_the_table_holds_from_the_next_period_on(tmp_path: Path
     setting.set_scope("broker")
     setting.pass_time(sync)
     assert setting.steps()[-1][3:] == ("edited", "applied")
-    for _ in range(6):
+    for _ in range(11):  # a level moves once in ten seconds
         setting.use(900_000, 900_000)
         setting.pass_time(sync)
     assert setting.brokers.values == {ALICE: MB}, "in a mirror every broker has the bound, whatever is used"
