@@ -228,7 +228,11 @@ def test_spark_signs_in(secured: Secured, topic: str, mechanism: str, spark: "Sp
         reader = reader.option(f"kafka.{key}", value)
     messages = reader.load()
     assert messages.select("value").limit(1).count() == 1
-    how = {"client_options": access.spark_options(), "starting_offsets": "earliest", "max_offsets_per_trigger": 1}
+    how: dict[str, Any] = {
+        "client_options": access.spark_options(),
+        "starting_offsets": "earliest",
+        "max_offsets_per_trigger": 1,
+    }
     stream = read_usage_topic(spark, access.bootstrap_servers, topic, **how)
     for frame in (messages, stream):
         plan: Any = frame

@@ -88,7 +88,8 @@ def test_the_sources_need_nothing_that_is_newer_than_the_class_files(tmp_path: P
     jdk = find_jdk()  # its compiler knows what each release had; the one that makes the jar does not
     if jdk is None:
         pytest.skip("needs a JDK; none in JAVA_HOME or on PATH")
-    command = [jdk.home / "bin" / "javac", "--release", JAVA_LEVEL, "-Xlint:all,-options", "-Werror", "-d", tmp_path]
+    javac, strict = str(jdk.home / "bin" / "javac"), ["-Xlint:all,-options", "-Werror"]
+    command = [javac, "--release", JAVA_LEVEL, *strict, "-d", str(tmp_path)]
     subprocess.run([*command, "-cp", os.pathsep.join(map(str, class_path("3.9"))), *SOURCES], check=True)
 
 
