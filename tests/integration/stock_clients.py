@@ -29,7 +29,7 @@ def stock_work(
 ) -> StockWork:
     """What a producer of such a user does, whose client-id is its name."""
     options = {**plain_sign_in(broker.sasl_bootstrap_servers, user, user), "client_id": user, **options}
-    return StockWork("produce", topic, shares, bytes_per_second, requests_per_second, options)
+    return StockWork(topic, shares, bytes_per_second, requests_per_second, options)
 
 
 @contextmanager
