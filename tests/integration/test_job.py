@@ -8,20 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.job.status import last_beat_ms
 from pipeline.process import free_ports
-from schemas.arrow import arrow_schema
-from schemas.rows import QuotaRow
 from tests.integration.running_job import RunningJob, running_job, usage
 from tests.pages.blocks import blocks_of
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+BOUND = ("--user-defaults", "--add-config", "producer_byte_rate=1000", "--reason", "test")
 
 
 def documented_spark_metrics(folder: Path, job: RunningJob) -> str:
@@ -35,20 +33,10 @@ def documented_spark_metrics(folder: Path, job: RunningJob) -> str:
     return f"http://127.0.0.1:{port}/metrics/prometheus/"
 
 
-def assert_spark_tells_it_too(address: str) -> None:
-    """Spark's own servlet names the query by the job, with the namespace in place of an id of the application."""
-    told = httpx.get(address, timeout=PATIENCE_SECONDS).text
-    for name in ("inputRate_total", "processingRate_total", "latency"):
-        assert f"metrics_kquota_driver_spark_streaming_outage_{name}_Value" in told
-
-
 @pytest.fixture(scope="module")
 def job(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningJob]:
     with running_job("whole", tmp_path_factory.mktemp("whole"), broker.bootstrap_servers) as running:
-        added = running.command(
-            "quotas", "alter", "--user-defaults", "--add-config", "producer_byte_rate=1000", "--reason", "test"
-        )
-        assert added.returncode == 0, added.stderr
+        assert running.command("quotas", "alter", *BOUND).returncode == 0
         running.overrides["KQUOTA_STREAM__ROLLUP_INTERVAL_MS"] = "500"
         running.start()
         yield running
@@ -57,13 +45,10 @@ def job(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_a_client_over_quota_is_throttled_and_the_record_is_the_stored_row(job: RunningJob) -> None:
     job.send(usage("alice", 40_000), usage("quiet", 10))
     record = job.wait_for_record(user="alice", action="throttle")
-    assert record["bound"] == 1_000.0
+    assert (record["bound"], record["cause"]) == (1_000.0, "violation")
     assert record["observed"] == pytest.approx(4_000.0, rel=0.1)
-    assert record["cause"] == "violation"
-    stored = [row for row in job.table("throttle_events").to_pylist() if row["publish_seq"] == record["publish_seq"]]
-    assert len(stored) == 1
-    shared = set(record) & set(stored[0])
-    assert {name: record[name] for name in shared} == {name: stored[0][name] for name in shared}
+    (stored,) = (row for row in job.table("throttle_events").to_pylist() if row["publish_seq"] == record["publish_seq"])
+    assert stored.items() >= {name: record[name] for name in record if name in stored}.items()
     decisions = job.table("decisions").to_pylist()
     assert [row["user"] for row in decisions if row["decision_id"] == record["decision_id"]] == ["alice"]
     assert all(row["user"] != "quiet" for row in decisions)
@@ -79,17 +64,6 @@ def test_raising_a_quota_by_the_command_line_releases_without_traffic(job: Runni
     assert release["quota_version"] > throttle["quota_version"]
 
 
-def test_a_quota_written_by_delta_rs_decides_the_next_batch(job: RunningJob) -> None:
-    uri = str(job.folder / "tables" / "quotas")
-    before = DeltaTable(uri).version()
-    row = {"user": "carol", "client_id": "", "producer_byte_rate": 50.0, "mode": "enforce"}
-    write_deltalake(uri, pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
-    job.wait_for_line(f"quotas v{before + 1} in force")
-    job.send(usage("carol", 600))
-    record = job.wait_for_record(user="carol", action="throttle")
-    assert (record["bound"], record["quota_version"]) == (50.0, before + 1)
-
-
 def test_a_job_that_waits_for_usage_says_when_it_last_did(job: RunningJob) -> None:
     settings = job.settings
     place = settings.run_dir, settings.job, settings.tables.root
@@ -100,54 +74,27 @@ def test_a_job_that_waits_for_usage_says_when_it_last_did(job: RunningJob) -> No
     assert told["health"]["process"]
 
 
-def test_the_shadow_switch_releases_at_once_and_nothing_more_is_published(job: RunningJob) -> None:
-    job.send(usage("erin", 60_000))
-    throttle = job.wait_for_record(user="erin", action="throttle")
-    switched = job.command("mode", "shadow", "--reason", "incident 7")
-    assert switched.stdout == "shadow\n"
-    release = job.wait_for_record(user="erin", action="release")
-    assert (release["cause"], release["decision_id"]) == ("quota_changed", throttle["decision_id"])
-    job.send(usage("frank", 60_000))
-
-    def modes() -> set[str]:
-        return {row["mode"] for row in job.table("decisions").to_pylist() if row["user"] == "frank"}
-
-    job.wait_until(lambda: bool(modes()), "a decision about frank")
-    assert modes() == {"shadow"}
-    assert [record for record in job.records() if record["user"] == "frank"] == []
-    assert job.command("mode", "enforce").returncode == 0
-
-
-def test_a_thousand_malformed_messages_are_dead_letters_and_no_good_event_is_lost(job: RunningJob) -> None:
+def test_malformed_messages_are_dead_letters_and_no_good_event_is_lost(job: RunningJob) -> None:
     bad = [
         b"not json",
         b'{"event_time_ms": 1, "client_id": "c"}',
-        b'{"event_time_ms": "soon", "user": "u", "client_id": "c"}',
-        b'{"event_time_ms": 1, "user": "", "client_id": "c"}',
         b'{"event_time_ms": 1, "user": "u", "client_id": "c", "produced_bytes": -1}',
-        b'{"event_time_ms": 1, "user": "u", "client_id": "c", "produced_bytes": 1099511627777}',
         b"\xff\xfe\x00",
-        b'[{"event_time_ms": 1}',
     ]
-    messages: list[object] = []
-    for number in range(1_000):
-        messages += [bad[number % len(bad)], usage(f"good-{number % 10}", 1)]
-    messages += [[usage("in-array", 5), {"user": 7, "event_time_ms": None}, usage("in-array", 6)], None, []]
-    job.send(*messages)  # type: ignore[arg-type]  # a list of everything a message can be
+    good = [usage(f"good-{number % 10}", 1) for number in range(250)]
+    array = [usage("in-array", 5), {"user": 7, "event_time_ms": None}, usage("in-array", 6)]
+    job.send(*(message for one in good for message in (*bad, one)), array, None, [])
 
     # All have one key, so they are read in order; the last one is ignored, and its batch is written last of all.
     job.wait_until(lambda: sum(job.table("batches")["ignored_count"].to_pylist()) == 2, "the last message to be read")
     letters = job.table("dead_letters").to_pylist()
-    assert len(letters) == 1_001
-    assert all(letter["cause"] and letter["offset"] >= 0 and letter["value"] is not None for letter in letters)
+    assert all(letter["cause"] and letter["value"] is not None for letter in letters)
     assert len({(letter["partition"], letter["offset"], letter["element_index"]) for letter in letters}) == 1_001
     assert [letter["element_index"] for letter in letters if letter["element_index"] is not None] == [1]
-    rows = job.table("usage").to_pylist()
-    assert sum(row["produced_bytes"] for row in rows if row["user"].startswith("good-")) == 1_000
-    assert sum(row["produced_bytes"] for row in rows if row["user"] == "in-array") == 11
-    batches = job.table("batches").to_pylist()
-    assert sum(row["dead_count"] for row in batches) == 1_001
-    assert sum(row["ignored_count"] for row in batches) == 2
+    for name, produced_bytes in (("good-", 250), ("in-array", 11)):
+        rows = [row for row in job.table("usage").to_pylist() if row["user"].startswith(name)]
+        assert sum(row["produced_bytes"] for row in rows) == produced_bytes
+    assert sum(job.table("batches")["dead_count"].to_pylist()) == len(letters) == 1_001
 
 
 def test_seconds_are_rolled_up_and_decisions_verified_while_the_job_runs(job: RunningJob) -> None:
@@ -164,18 +111,6 @@ def test_seconds_are_rolled_up_and_decisions_verified_while_the_job_runs(job: Ru
     verified = job.command("throttles", "verify")
     assert verified.stdout.endswith(" decisions, 0 mismatches\n"), verified.stderr
     assert verified.returncode == 0
-
-
-def test_list_and_explain_tell_who_and_why(job: RunningJob) -> None:
-    job.send(usage("grace", 900_000))
-    record = job.wait_for_record(user="grace", action="throttle")
-    listed = job.command("throttles", "list", "-o", "json")
-    assert "grace" in {row["user"] for row in json.loads(listed.stdout)}
-    told = job.command("throttles", "explain", record["decision_id"][:10])
-    assert told.returncode == 0, told.stderr
-    for part in ("grace/* is over producer_byte_rate", "level 6", "T = 1000.0 bytes/s", "X = (O − T) / T · W", "900.0"):
-        assert part in told.stdout
-    assert job.command("throttles", "explain", "ffffffffffffffff").returncode == 3
 
 
 @pytest.mark.long
@@ -218,8 +153,7 @@ def test_after_an_outage_old_usage_is_recorded_in_small_batches_and_throttles_no
         job.overrides["KQUOTA_STREAM__MAX_DECISION_AGE_MS"] = "20000"
         job.overrides["KQUOTA_METRICS__PORT"] = "0"
         spark_metrics = documented_spark_metrics(tmp_path, job)
-        defaults = ("--user-defaults", "--add-config", "producer_byte_rate=1000")
-        assert job.command("quotas", "alter", *defaults).returncode == 0
+        assert job.command("quotas", "alter", *BOUND).returncode == 0
         now_ms = time.time_ns() // 1_000_000
         ten_minutes = range(600)[::-1]
         job.send(
@@ -240,7 +174,9 @@ def test_after_an_outage_old_usage_is_recorded_in_small_batches_and_throttles_no
         ages_ms = [int(age) for line in job.log for age in re.findall(r"batch_id=.* age_ms=(\d+) ", line)]
         assert ages_ms[0] > 300_000
         assert ages_ms[-1] < 20_000
-        assert_spark_tells_it_too(spark_metrics)
+        told = httpx.get(spark_metrics, timeout=PATIENCE_SECONDS).text
+        for name in ("inputRate_total", "processingRate_total", "latency"):
+            assert f"metrics_kquota_driver_spark_streaming_outage_{name}_Value" in told
 
 
 @pytest.mark.long
