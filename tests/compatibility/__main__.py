@@ -1,8 +1,7 @@
 """What kquota runs with, tried: `python -m tests.compatibility [--only kafka,python,java,clients]`.
 
 Each cell of docs/compatibility.md is a run of tests: "yes" if all pass, else the first failure. Environments with other
-Pythons and Javas are made below build/, once. What this machine lacks is named. Rows of parts that were not
-asked for stay as they are, each with the date of its run.
+Pythons and Javas are made below build/, once. What this machine lacks is named. Other parts of the page stay.
 """
 
 import argparse
@@ -12,13 +11,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
-from bench.pages import row, table
+from bench.pages import row
 from tests.compatibility.kafka_jars import NEWEST_JAVA, RELEASES
 
 ROOT: Final = Path(__file__).parents[2]
@@ -29,15 +28,11 @@ JAVAS: Final = {"17": "17.0.9.2", "21": "21.0.8.2", "25": "25.0.2.1"}  # version
 CONFLUENT: Final = "confluent-kafka==2.16.1"
 Cells = tuple[str, ...]
 """A line of a table; the first cell names what was tried."""
-JOB: Final = ("tests/integration/test_job.py", "-k", "client_over_quota or killed_job")
+JOB: Final = ("tests/integration/test_job.py", "-k", "client_over_quota or jvm_has_ended")
 
 
 def outcomes(python: Path, arguments: Sequence[str], environ: Mapping[str, str], cwd: Path = ROOT) -> dict[str, str]:
-    """Run tests; what became of each: "yes", or why not.
-
-    Returns:
-        By the test's name, as pytest gives it.
-    """
+    """Run tests; what became of each, by its name: "yes", or why not."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", f"--junitxml={report}"]
@@ -142,51 +137,25 @@ def pip(own: Path, *arguments: str) -> None:
     subprocess.run(command, check=True)
 
 
-PARTS: Final[Mapping[str, tuple[Callable[[], Iterator[Cells]], str, tuple[str, ...]]]] = {
-    "kafka": (
-        kafka,
-        "Brokers",
-        ("Kafka", "Java of the broker", "topics", "transactions", "native quotas", "reporter = request log", "job"),
-    ),
-    "python": (python, "Python", ("Python", "decisions", "job, killed and started again")),
-    "java": (java, "Java of job and broker", ("Java", "job, killed and started again")),
-    "clients": (clients, "Clients", ("client", "held by a broker's quota", "reads the throttle topic")),
-}
-
-
-def section(name: str) -> str:
-    """Run a part; its text with the day."""
-    run, title, head = PARTS[name]
-    lines = [f"## {title}", "", f"<!-- {name} -->", "", f"Tried on {datetime.now(UTC):%Y-%m-%d}.", ""]
-    lines.append(table(head))
-    for cells in run():
-        sys.stdout.write(f"{name}: {row(cells)}\n")
-        lines.append(row(cells))
-    return "\n".join([*lines, ""])
+PARTS: Final = {"kafka": kafka, "python": python, "java": java, "clients": clients}
+"""By the mark before the part's table in the page."""
 
 
 def main() -> int:
-    """Returns the exit code: 1 if a cell says no."""
+    """Run parts, and write their rows into the page. Returns 1 if a cell says no."""
     parser = argparse.ArgumentParser(prog="python -m tests.compatibility")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
-    names = parser.parse_args().only.split(",")
-    former = PAGE.read_text("utf-8") if PAGE.exists() else ""
-    texts = re.split(r"(?=^## )", former, flags=re.MULTILINE)
-    kept = {name: text for text in texts for name in PARTS if f"<!-- {name} -->" in text}
-    made: dict[str, str] = {}
-    for name in (name for name in PARTS if name in names):
-        made[name] = section(name)
-        sections = [made.get(part) or kept.get(part, "") for part in PARTS]
-        PAGE.write_text("\n".join([HEAD, *(f"{text.rstrip()}\n" for text in sections if text)]), encoding="utf-8")
-    return int(any("| no:" in text for text in made.values()))
-
-
-HEAD: Final = """# Compatibility
-
-`python -m tests.compatibility` writes this page. Each cell is a run of tests on real brokers and a real job, on the day
-that its table names: `tests/compatibility` has those of brokers and librdkafka, `tests/integration/test_job.py` has
-the others.
-"""
+    is_bad = False
+    for name in parser.parse_args().only.split(","):
+        rows = ""
+        for cells in PARTS[name]():
+            sys.stdout.write(f"{name}: {row(cells)}\n")
+            rows += f"{row(cells)}\n"
+        is_bad |= "| no:" in rows
+        place = rf"(<!-- {name} -->\n\nTried on )\S+(\.\n\n\|.*\n\| ---.*\n)(?:\|.*\n)+"
+        before, mark, head, after = re.split(place, PAGE.read_text("utf-8"))
+        PAGE.write_text(f"{before}{mark}{datetime.now(UTC):%Y-%m-%d}{head}{rows}{after}", encoding="utf-8")
+    return int(is_bad)
 
 
 if __name__ == "__main__":

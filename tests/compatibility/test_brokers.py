@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from unittest.mock import patch
 
@@ -39,13 +39,10 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if newest is not None and (java is None or java.version > newest):
         found = "none" if java is None else f"Java {java.version}"
         pytest.skip(f"Kafka {release} runs on Java {newest} at most; JAVA_HOME and PATH have {found}")
-    with patch.dict(os.environ, {"KQUOTA_JAVA_HOME": str(java.home)} if java else {}):
-        started = reported_broker(tmp_path_factory.mktemp("broker"), jars)
-        broker = started.__enter__()
-    try:
-        yield broker
-    finally:
-        started.__exit__(None, None, None)
+    with ExitStack() as stack:
+        with patch.dict(os.environ, {"KQUOTA_JAVA_HOME": str(java.home)} if java else {}):
+            running = stack.enter_context(reported_broker(tmp_path_factory.mktemp("broker"), jars))
+        yield running
 
 
 def test_the_topics_are_created_as_the_job_needs_them(broker: EmbeddedBroker) -> None:

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +44,32 @@ def make_anew(job: RunningJob, topic: str) -> None:
     job.create_topics()
 
 
+def throttles_and_stops(job: RunningJob, user: str) -> dict[str, Any]:
+    """A user is throttled, no number is missing on the topic, and the job ends well; returns the throttle."""
+    job.send(usage(user, 500_000))
+    record = job.wait_for_record(user=user, action="throttle")
+    numbers = [one["publish_seq"] for one in job.records()]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert job.stop() == 0
+    return record
+
+
+def start_as_told(job: RunningJob, before: str) -> None:
+    """The job refuses to start; start it with the command that follows these words, which doctor prints, too."""
+    refused = job.command("run")
+    assert (refused.returncode, "was deleted and made anew" in refused.stderr) == (5, True), refused.stderr
+    fix = refused.stderr.strip().partition(before)[2]
+    assert f"{before}{fix}" in job.command("doctor").stdout
+    program, job.program = job.program, ("/bin/sh", "-c", f"exec {fix}")
+    job.start()
+    job.program = program
+
+
+def used_by(job: RunningJob, user: str) -> int:
+    rows = job.table("usage", ["user", "produced_bytes"]).to_pylist()
+    return sum(row["produced_bytes"] for row in rows if row["user"] == user)
+
+
 def test_other_tables_are_refused_and_with_the_topic_taken_those_without_the_past_of_the_checkpoint(
     job: RunningJob,
 ) -> None:
@@ -56,70 +81,41 @@ def test_other_tables_are_refused_and_with_the_topic_taken_those_without_the_pas
     refused = job.command("run", "--take-topic")
     assert refused.returncode == 5
     assert "it belongs to a query that has not written them" in refused.stderr
-    assert str(Path(job.folder) / "checkpoint") in refused.stderr
+    assert str(job.folder / "checkpoint") in refused.stderr
 
 
-def test_with_quotas_of_a_file_and_a_new_checkpoint_it_goes_on_after_the_topic(
-    job: RunningJob,
-) -> None:
+def test_with_quotas_of_a_file_and_a_new_checkpoint_it_counts_what_is_left_on_the_topic(job: RunningJob) -> None:
     shutil.rmtree(job.folder / "checkpoint")
     succeed(job, "quotas", "apply", "-f", str(job.folder / "quotas.yaml"), "--reason", "the disk was lost")
     before = job.records()
     job.start("--take-topic")
-    job.send(usage("after", 500_000))
-    job.wait_for_record(user="after", action="throttle")
-    records = job.records()
-    assert records[: len(before)] == before
-    assert [record["publish_seq"] for record in records] == list(range(len(records)))
-    assert job.stop() == 0
-
-
-def test_what_is_left_on_the_usage_topic_is_counted_again_once(job: RunningJob) -> None:
-    rows = job.table("usage", ["user", "produced_bytes"]).to_pylist()
-    sums = {user: sum(row["produced_bytes"] for row in rows if row["user"] == user) for user in ("before", "after")}
-    assert sums == {"before": 500_000, "after": 500_000}
+    throttles_and_stops(job, "after")
+    assert job.records()[: len(before)] == before
+    assert [used_by(job, user) for user in ("before", "after")] == [500_000, 500_000], "each once"
 
 
 def test_usage_that_was_deleted_unread_is_refused_until_the_checkpoint_is_given_up(job: RunningJob) -> None:
     job.send(*[usage("unread", 1) for _ in range(100)])
-    admin: Any = KafkaAdminClient(bootstrap_servers=job.bootstrap_servers)
-    topic = f"{job.name}.usage"
-    admin.delete_records({TopicPartition(topic, partition): -1 for partition in range(4)})
-    admin.close()
+    with closing(KafkaAdminClient(bootstrap_servers=job.bootstrap_servers)) as admin:
+        admin.delete_records({TopicPartition(job.usage_topic, partition): -1 for partition in range(4)})
     refused = job.command("run")
     assert refused.returncode == 5
     assert "are deleted" in refused.stderr
     assert f"delete the checkpoint {job.folder / 'checkpoint'}" in refused.stderr
-    told = job.command("doctor")
-    assert "ERROR checkpoint" in told.stdout
+    assert "ERROR checkpoint" in job.command("doctor").stdout
     shutil.rmtree(job.folder / "checkpoint")
     since = len(job.log)
     job.start(wait=False)
     job.wait_for_line("usage is missing and will not be counted", since)
     job.wait_for_line("running; trigger", since)
-    job.send(usage("again", 500_000))
-    job.wait_for_record(user="again", action="throttle")
-    numbers = [record["publish_seq"] for record in job.records()]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    assert job.stop() == 0
+    throttles_and_stops(job, "again")
 
 
 def test_after_the_loss_of_the_throttle_topic_the_printed_command_numbers_its_records_on(job: RunningJob) -> None:
     last_seq = job.records()[-1]["publish_seq"]
     make_anew(job, f"{job.name}.throttle")
-    refused = job.command("run")
-    assert (refused.returncode, "was deleted and made anew" in refused.stderr) == (5, True), refused.stderr
-    fix = refused.stderr.strip().partition("once with --take-topic: ")[2]
-    assert f"once with --take-topic: {fix}" in job.command("doctor").stdout
-    program, job.program = job.program, ("/bin/sh", "-c", f"exec {fix}")
-    job.start()
-    job.program = program
-    job.send(usage("later", 500_000))
-    record = job.wait_for_record(user="later", action="throttle")
-    assert record["publish_seq"] > last_seq
-    numbers = [record["publish_seq"] for record in job.records()]
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    assert job.stop() == 0
+    start_as_told(job, "once with --take-topic: ")
+    assert throttles_and_stops(job, "later")["publish_seq"] > last_seq
 
 
 def test_a_usage_topic_made_anew_is_begun_at_its_first_message_by_the_printed_command(job: RunningJob) -> None:
@@ -130,15 +126,7 @@ def test_a_usage_topic_made_anew_is_begun_at_its_first_message_by_the_printed_co
     job.send(*[usage("first", 1_000) for _ in range(100)])  # more than the old topic had
     assert job.process is not None
     assert job.process.wait(PATIENCE_SECONDS) == 5
-    assert "first" not in job.table("usage", ["user"])["user"].to_pylist()
-    refused = job.command("run")
-    assert (refused.returncode, "was deleted and made anew" in refused.stderr) == (5, True), refused.stderr
-    fix = refused.stderr.strip().partition("with a new checkpoint: ")[2]
-    assert f"with a new checkpoint: {fix}" in job.command("doctor").stdout
-    job.program = ("/bin/sh", "-c", f"exec {fix}")
-    job.start()
-    job.send(usage("last", 500_000))
-    job.wait_for_record(user="last", action="throttle")
-    rows = job.table("usage", ["user", "produced_bytes"]).to_pylist()
-    assert sum(row["produced_bytes"] for row in rows if row["user"] == "first") == 100_000
-    assert job.stop() == 0
+    assert not used_by(job, "first")
+    start_as_told(job, "with a new checkpoint: ")
+    throttles_and_stops(job, "last")
+    assert used_by(job, "first") == 100_000

@@ -7,10 +7,12 @@ and again. Prints what was compared, and ends with 1 if anything was lost, writt
 import argparse
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.machine import machine_line
-from bench.pages import MEASURED, write_part
+from bench.pages import MEASURED, table, write_part
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.spark_cluster.rounds import Comparison, Killed, play_kills, play_same
@@ -30,42 +32,25 @@ def main() -> int:
         with EmbeddedBroker(folder / "broker") as broker, standalone_cluster(folder / "spark") as cluster:
             same = play_same(cluster, folder, broker.bootstrap_servers, given.seed)
             killed = play_kills(cluster, folder, broker.bootstrap_servers, given.seed, given.kills)
-    text = f"{machine_line()}\n\n{_table(same, killed)}\n"
-    print(text)  # noqa: T201
-    for verdict in (*same.verdicts, killed.verdict):
-        for difference in verdict["differences"]:
-            print(f"    {difference}")  # noqa: T201
-    for line in killed.foreign:
-        print(line)  # noqa: T201
+    verdicts = (*same.verdicts, killed.verdict)
+    text = f"{machine_line()}\n\n{_table(same, killed, verdicts)}"
+    differences = [f"    {difference}" for verdict in verdicts for difference in verdict["differences"]]
+    print(text, *differences, sep="\n")  # noqa: T201
     if given.report:
-        write_part(given.report, *MEASURED, text.rstrip())
-    return int(any(same.differing.values()) or not all(v["equal"] for v in (*same.verdicts, killed.verdict)))
+        write_part(given.report, *MEASURED, text)
+    return int(any(same.differing.values()) or not all(verdict["equal"] for verdict in verdicts))
 
 
-def _table(same: Comparison, killed: Killed) -> str:
-    columns = "| what | compared | lost | duplicated | different |"
-    of_two = sum(same.rows.values())
-    rows = [f"| rows of both jobs, against each other | {of_two} | 0 | 0 | {sum(same.differing.values())} |"]
-    names = ("verifier: the local job", "verifier: the job on the cluster", f"verifier: {_kills(killed)}")
-    for name, verdict in zip(names, (*same.verdicts, killed.verdict), strict=True):
-        sums = " | ".join(str(verdict[kind]) for kind in ("lost", "duplicated", "different"))
-        rows.append(f"| {name} | {sum(verdict['compared'].values())} | {sums} |")
+def _table(same: Comparison, killed: Killed, verdicts: Sequence[dict[str, Any]]) -> str:
+    kills = f"{len(killed.recovery_seconds)} workers killed −9 in a row under load"
+    of_two = [str(sum(counts.values())) for counts in (same.rows, same.differing)]
+    rows = [["rows of both jobs, against each other", of_two[0], "0", "0", of_two[1]]]
+    for name, verdict in zip(("the local job", "the job on the cluster", kills), verdicts, strict=True):
+        counts = (sum(verdict["compared"].values()), *(verdict[kind] for kind in ("lost", "duplicated", "different")))
+        rows.append([f"verifier: {name}", *map(str, counts)])
     recovered = ", ".join(f"{seconds:.1f}" for seconds in killed.recovery_seconds)
-    local, there = same.batch_seconds
-    return "\n".join(
-        [
-            columns,
-            "| --- | --- | --- | --- | --- |",
-            *rows,
-            "",
-            f"Seconds from a kill to the end of the first micro-batch that began after it: {recovered}. Reading one "
-            f"micro-batch of 150 messages, median: {local:.2f} s locally, {there:.2f} s on the cluster.",
-        ]
-    )
-
-
-def _kills(killed: Killed) -> str:
-    return f"{len(killed.recovery_seconds)} workers killed −9 in a row under load"
+    after = f"Seconds from a kill to the end of the first micro-batch that began after it: {recovered}."
+    return f"{table(['what', 'compared', 'lost', 'duplicated', 'different'], rows)}\n\n{after}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import Final
 
 from pipeline.jvm.java import find_java
 from pipeline.process import free_ports, kill, spawn, terminate
-from tests.waiting import PATIENCE_SECONDS, wait_until
+from tests.waiting import wait_until
 
 HOST: Final = "127.0.0.1"
 _MAIN: Final = "org.apache.spark.deploy"
@@ -133,28 +132,6 @@ def standalone_cluster(folder: Path, workers: int = 2) -> Iterator[StandaloneClu
         cluster.close()
 
 
-ROOT: Final = Path(__file__).parents[2]
-APP: Final = "from pipeline.cli.main import main; raise SystemExit(main())\n"
-"""The program of docs/cluster.md."""
-
-
-def installed_wheel(folder: Path) -> Path:
-    """Build the wheel of this checkout and install it, alone, into a folder. Returns the folder for PYTHONPATH."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    _run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(ROOT))
-    (wheel,) = folder.glob("*.whl")
-    site = folder / "site"
-    _run(*pip, "install", "--no-deps", "--no-index", "--target", str(site), str(wheel))
-    return site
-
-
-def app(folder: Path) -> Path:
-    """Write the program."""
-    path = folder / "kquota_app.py"
-    path.write_text(APP, encoding="utf-8")
-    return path
-
-
 def python_without_us(folder: Path, with_packages: bool = True) -> Path:
     """A Python for executors that does not find this project by itself; and, if asked for, no other package either."""
     site = sysconfig.get_paths()["purelib"]
@@ -164,7 +141,3 @@ def python_without_us(folder: Path, with_packages: bool = True) -> Path:
     path.write_text(f'#!/bin/sh\n{found}exec "{sys.executable}" -S "$@"\n', encoding="utf-8")
     path.chmod(0o755)
     return path
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, timeout=PATIENCE_SECONDS, capture_output=True)
