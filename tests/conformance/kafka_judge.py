@@ -12,39 +12,28 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java, find_jdk
 from tests.conformance.random_sessions import Session, draw_session, is_aligned
-from tests.conformance.replay import Mismatch, replay
+from tests.conformance.replay import replay
 
 DRIVER: Final = Path(__file__).with_name("KafkaJudge.java")
 JVM_OPTIONS: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaJudge:
-    """A JVM with Kafka's quota managers, for any number of sessions. Use it in a `with` block."""
+    """A JVM with Kafka's quota managers, for any number of sessions, in a `with` block; `java` has a compiler."""
 
     def __init__(self, java: Java) -> None:
-        """Start the JVM.
-
-        Args:
-            java: a Java that has a compiler.
-        """
         class_path = os.pathsep.join(map(str, broker_classpath()))
         command: list[str | Path] = [java.executable, *JVM_OPTIONS, "-cp", class_path, DRIVER]
         self._jvm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
 
     def answer(self, session: Session) -> Session:
-        """The session with Kafka's answer to each request. Every session begins without quotas and samples.
-
-        Raises:
-            RuntimeError: the JVM ended; the reason is on its stderr.
-        """
+        """The session with Kafka's answer to each request. Every session begins without quotas and samples."""
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
         self._jvm.stdin.write(json.dumps(session) + "\n")
@@ -59,40 +48,25 @@ class KafkaJudge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._jvm.communicate()  # closes stdin, and then the driver ends
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result of a run of sessions.
+def judge(kafka: KafkaJudge, first_seed: int, sessions: int) -> tuple[int, list[str], str | None]:
+    """Play sessions until one shows a difference.
 
-    Attributes:
-        sessions: how many were played. The run ends with the first one that shows a difference.
-        records: how many requests they had.
-        mismatches: requests of the last session that the engine answers differently.
-        minimal: that session, shortened, as one line of JSON; None if there is no difference.
+    Returns:
+        How many requests they had, those that the engine answers differently, and the session of these, shortened, as
+        one line of JSON; None without a difference.
     """
-
-    sessions: int
-    records: int
-    mismatches: list[Mismatch]
-    minimal: str | None
-
-
-def judge(kafka: KafkaJudge, first_seed: int, sessions: int) -> Verdict:
-    """Play sessions until one shows a difference."""
     records = 0
     for number in range(sessions):
         answered = kafka.answer(draw_session(first_seed + number))
         count, mismatches = replay(answered)
         records += count
         if mismatches:
-            minimal = json.dumps(cut_down(kafka, answered), ensure_ascii=False)
-            return Verdict(number + 1, records, mismatches, minimal)
-    return Verdict(sessions, records, [], None)
+            return records, mismatches, json.dumps(cut_down(kafka, answered), ensure_ascii=False)
+    return records, [], None
 
 
 def cut_down(kafka: KafkaJudge, answered: Session) -> Session:
@@ -111,25 +85,20 @@ def cut_down(kafka: KafkaJudge, answered: Session) -> Session:
     return answered
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """Play random sessions. Returns 0 if the engine gives all of Kafka's answers, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.kafka_judge", description=main.__doc__)
     parser.add_argument("--sessions", type=int, default=2000)
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the first session; each further session has the next seed"
-    )
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--seed", type=int, default=0, help="of the first session; the next one has the next seed")
+    asked = parser.parse_args()
     jdk = find_jdk()
     if jdk is None:
         parser.error("needs a JDK of version 17 or newer in JAVA_HOME or on PATH; got none")
     with KafkaJudge(jdk) as kafka:
-        verdict = judge(kafka, asked.seed, asked.sessions)
-    for mismatch in verdict.mismatches:
-        print(mismatch)  # noqa: T201
-    if verdict.minimal is not None:
-        print(verdict.minimal)  # noqa: T201
-    print(f"{verdict.sessions} sessions, {verdict.records} records, {len(verdict.mismatches)} mismatches")  # noqa: T201
-    return 1 if verdict.mismatches else 0
+        records, mismatches, minimal = judge(kafka, asked.seed, asked.sessions)
+    lines = [*mismatches, *([minimal] if minimal else [])]
+    print(*lines, f"{asked.sessions} sessions, {records} records, {len(mismatches)} mismatches", sep="\n")  # noqa: T201
+    return int(bool(mismatches))
 
 
 if __name__ == "__main__":

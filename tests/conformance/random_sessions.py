@@ -7,7 +7,6 @@ window only the bounds of entities that already have one are changed.
 """
 
 import random
-from collections.abc import Iterable
 from typing import Any, Final
 
 from tests.conformance.replay import MEASURES
@@ -112,13 +111,9 @@ def is_aligned(session: Session) -> bool:
     """True if every sensor's first request in a sample window is at the window's start. The session has answers."""
     window_ms = session["sample_window_ms"]
     begun: set[tuple[str, str, int]] = set()
-    for step in _records(session["steps"]):
+    for step in (step for step in session["steps"] if step["op"] == "record"):
         sensor_window = (*step["sensor"], step["t"] // window_ms)
         if sensor_window not in begun and step["t"] % window_ms:
             return False
         begun.add(sensor_window)
     return True
-
-
-def _records(steps: Iterable[Step]) -> Iterable[Step]:
-    return (step for step in steps if step["op"] == "record")

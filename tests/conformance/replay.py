@@ -18,7 +18,6 @@ import argparse
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -39,31 +38,11 @@ KAFKA_CAPS: Final = ThrottleCaps(producer_byte_rate="none", consumer_byte_rate="
 SHOWN_MISMATCHES: Final = 10
 RECORDED_SESSIONS: Final = Path(__file__).with_name("sessions.jsonl.gz")
 
+_NUMBERS: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "last_event_ms")
 USAGE: Final = pa.schema(
-    [
-        ("sample_start_ms", pa.int64()),
-        ("user", pa.string()),
-        ("client_id", pa.string()),
-        ("produced_bytes", pa.int64()),
-        ("fetched_bytes", pa.int64()),
-        ("io_time_ns", pa.int64()),
-        ("network_time_ns", pa.int64()),
-        ("last_event_ms", pa.int64()),
-    ]
+    [("sample_start_ms", pa.int64()), ("user", pa.string()), ("client_id", pa.string())]
+    + [(name, pa.int64()) for name in _NUMBERS]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A recorded step that the engine answers differently."""
-
-    seed: int
-    step: int
-    expected: tuple[int, str, str]
-    got: tuple[int, str, str]
-
-    def __str__(self) -> str:
-        return f"session {self.seed}, step {self.step}: expected {self.expected}, got {self.got}"
 
 
 def read_sessions(path: Path) -> Iterator[dict[str, Any]]:
@@ -84,14 +63,15 @@ def as_kafka_int(throttle_time_ms: int) -> int:
     return (throttle_time_ms + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def replay(session: dict[str, Any]) -> tuple[int, list[Mismatch]]:
+def replay(session: dict[str, Any]) -> tuple[int, list[str]]:
     """Play one session on an engine of its own. Returns how many records it has, and those answered differently."""
     quota_type = session["quota_type"]
     window_ms = session["sample_window_ms"]
     engine = QuotaEngine(session["num_samples"], window_ms, KAFKA_CAPS)
     bounds: dict[tuple[str, str], float] = {}
     sensors: dict[tuple[str, str], tuple[str, str]] = {}  # of the entities that were seen since the last edit
-    edited, records, mismatches = False, 0, []
+    edited, records = False, 0
+    mismatches: list[str] = []
     for number, step in enumerate(session["steps"], start=1):
         if step["op"] == "quota":
             entity = (step["user"] or "", step["client_id"] or "")
@@ -114,7 +94,7 @@ def replay(session: dict[str, Any]) -> tuple[int, list[Mismatch]]:
         expected = (step["throttle_time_ms"], *step["sensor"])
         got = (as_kafka_int(sum(throttled)), *sensors[entity])
         if got != expected:
-            mismatches.append(Mismatch(session["seed"], number, expected, got))
+            mismatches.append(f"session {session['seed']}, step {number}: expected {expected}, got {got}")
     return records, mismatches
 
 
@@ -140,13 +120,8 @@ def _sensor(engine: QuotaEngine, entity: pa.Table, quota_type: str) -> tuple[str
 def main(arguments: list[str] | None = None) -> int:
     """Play a file. Returns 0 if the engine gives every recorded answer, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.replay", description=main.__doc__)
-    parser.add_argument(
-        "file",
-        type=Path,
-        nargs="?",
-        default=RECORDED_SESSIONS,
-        help="sessions, one JSON object per line; may be gzipped",
-    )
+    about = "sessions, one JSON object per line; may be gzipped"
+    parser.add_argument("file", type=Path, nargs="?", default=RECORDED_SESSIONS, help=about)
     path = parser.parse_args(arguments).file
     records, mismatches = 0, 0
     for session in read_sessions(path):
