@@ -1,6 +1,6 @@
 """A job under load while many things around it fail; then the verifier.
 
-    python -m tests.soak [--minutes 1.5] [--seed 1] [--spare-job] [--spare-clocks] [--keep DIR]
+    python -m tests.soak [--minutes 1.5] [--seed 1] [--spare-job] [--keep DIR]
 
 The job is killed every 20 to 40 seconds (never with `--spare-job`, which watches the memory of one process). Every 8
 seconds there is another fault: a broker that is killed or does not answer, a quota edit, messages of which half are
@@ -15,14 +15,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.machine import machine_line, tree
+from bench.machine import machine_line, memory_of, tree
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.faults.rig import BROKER, Rig, rig
@@ -51,14 +51,19 @@ _MEMORY_SPAN_SECONDS: Final = 60.0
 
 
 class Soak:
-    """One soak: keeps the job running, lets the nemeses act, and watches the memory."""
+    """One soak: keeps the job running, lets the nemeses act, and watches the memory.
+
+    Attributes:
+        acted: How often each fault was made, and the job started again.
+        memory: Seconds from the start, and MB that the job held then, its JVM too.
+    """
 
     def __init__(self, rigged: Rig, nemeses: Nemeses) -> None:
         self._rigged = rigged
         self._nemeses = nemeses
         self._began = self._life_began = time.monotonic()
         self.acted: Counter[str] = Counter()
-        self.memory = MemoryTrace()
+        self.memory: list[tuple[float, float]] = []
 
     def run(self, seconds: float) -> None:
         """Run load and faults for this long, then wait until everything is drained."""
@@ -69,7 +74,7 @@ class Soak:
             self._watch_until(self._began + at)
             self._tell(what)
             self.acted[what] += 1
-            self._nemeses.act(what)
+            getattr(self._nemeses, what)()
         self._watch_until(self._began + seconds)
         self._rigged.end_load()
         # Otherwise the soak would have to wait for debts of minutes. A raised quota releases everybody.
@@ -91,7 +96,8 @@ class Soak:
                 self._rigged.start(wait=False)
                 self._life_began = time.monotonic()
             elif time.monotonic() - self._life_began > _SETTLED_SECONDS:
-                self.memory.take(time.monotonic() - self._began, process.pid)
+                held_mb = sum(memory_of(pid).get("VmRSS", 0.0) for pid in tree(process.pid))
+                self.memory += [(time.monotonic() - self._began, held_mb)] if held_mb else []
             left = instant - time.monotonic()
             if left <= 0:
                 return
@@ -107,7 +113,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--spare-job", action="store_true", help="never kill the job")
-    parser.add_argument("--spare-clocks", action="store_true", help="never set the wall clocks")
     parser.add_argument("--keep", type=Path, help="a folder for tables, checkpoint and topics, left as they are")
     given = parser.parse_args()
     fetch()
@@ -115,7 +120,7 @@ def main() -> int:
         folder = given.keep or Path(temporary)
         (folder / "job").mkdir(parents=True, exist_ok=True)
         with (
-            stepped_clock(folder) if COMPILER and not given.spare_clocks else nullcontext() as clock,
+            stepped_clock(folder) if COMPILER else nullcontext() as clock,
             EmbeddedBroker(folder / "broker", options=BROKER) as broker,
             nullcontext() if given.keep else small_disk(folder / "job", _DISK_MB) as disk,
             rig("soak", folder / "job", broker.bootstrap_servers, ledgers=folder) as rigged,
@@ -125,17 +130,14 @@ def main() -> int:
                 rigged.job.overrides["KQUOTA_STREAM__RESTART_LIMIT"] = _ONE_LIFE
             soak = Soak(rigged, Nemeses(rigged, broker, given.seed, disk, given.spare_job))
             soak.run(given.minutes * 60)
-            began = time.monotonic()
             verdict = rigged.verdict(at_least(given.minutes, given.spare_job, clock is not None))
-            judged_seconds = time.monotonic() - began
             if not verdict["equal"]:
                 print(f"tables, topics and the job's log are kept in {_kept(folder, rigged.job.log)}")  # noqa: T201
-    print(verdict["table"])  # noqa: T201
-    print(f"judged in {judged_seconds:.0f} s")  # noqa: T201
     acted = ", ".join(f"{what} {count}" for what, count in sorted(soak.acted.items()))
-    print(f"{machine_line()}\n{given.minutes:g} minutes: {acted}")  # noqa: T201
-    print(_memory_line(soak.memory, given.minutes * 60))  # noqa: T201
-    print(", ".join(f"{kind} {verdict[kind]}" for kind in ("lost", "duplicated", "different", "too_few")))  # noqa: T201
+    lines = [verdict["table"], machine_line(), f"{given.minutes:g} minutes: {acted}"]
+    lines.append(memory_line(soak.memory, given.minutes * 60))
+    lines.append(", ".join(f"{kind} {verdict[kind]}" for kind in ("lost", "duplicated", "different", "too_few")))
+    print(*lines, sep="\n")  # noqa: T201
     return int(not verdict["equal"])
 
 
@@ -157,65 +159,18 @@ def _kept(folder: Path, log: list[str]) -> str:
     return str(place)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The resident memory in MB of a job's own process, and of its child processes: the JVM."""
-
-    driver_mb: float
-    jvm_mb: float
-
-    @property
-    def total_mb(self) -> float:
-        """The sum of both."""
-        return self.driver_mb + self.jvm_mb
-
-    def __str__(self) -> str:
-        return f"{self.total_mb:.0f} MB (driver {self.driver_mb:.0f}, JVM {self.jvm_mb:.0f})"
-
-
-class MemoryTrace:
-    """The samples of one soak, of processes that have run for a while."""
-
-    def __init__(self) -> None:
-        self._samples: list[tuple[float, Memory]] = []
-
-    def take(self, seconds: float, pid: int) -> None:
-        """Take a sample of a process and its children, this long after the soak began."""
-        memory = resident(pid)
-        if memory.driver_mb:
-            self._samples.append((seconds, memory))
-
-    def around(self, seconds: float, within_seconds: float) -> Memory:
-        """The medians of the samples at most this long before and after an instant; NaN if there are none."""
-        near = [memory for at, memory in self._samples if abs(at - seconds) <= within_seconds]
-        if not near:
-            return Memory(nan, nan)
-        return Memory(median(memory.driver_mb for memory in near), median(memory.jvm_mb for memory in near))
-
-
-def _memory_line(memory: MemoryTrace, seconds: float) -> str:
+def memory_line(memory: Sequence[tuple[float, float]], seconds: float) -> str:
     """The memory after five minutes (or a third of a shorter soak), and that at the end of the load."""
-    first_seconds = min(_FIRST_MEMORY_SECONDS, seconds / 3)
-    within_seconds = min(_MEMORY_SPAN_SECONDS, seconds / 6)
-    first, last = memory.around(first_seconds, within_seconds), memory.around(seconds, within_seconds)
+    first_seconds, within_seconds = min(_FIRST_MEMORY_SECONDS, seconds / 3), min(_MEMORY_SPAN_SECONDS, seconds / 6)
+    of_two = []
+    for around in (first_seconds, seconds):
+        near = [held_mb for at, held_mb in memory if abs(at - around) <= within_seconds]
+        of_two.append(median(near) if near else nan)
+    first_mb, last_mb = of_two
     return (
-        f"memory around minute {first_seconds / 60:.3g}: {first}, around minute {seconds / 60:.3g}: {last}: "
-        f"{last.total_mb / first.total_mb:.3f} of it"
+        f"memory around minute {first_seconds / 60:.3g}: {first_mb:.0f} MB, around minute {seconds / 60:.3g}: "
+        f"{last_mb:.0f} MB: {last_mb / first_mb:.3f} of it"
     )
-
-
-def resident(pid: int) -> Memory:
-    """The memory of a process and of its children; 0 when it is gone."""
-    own, *below = map(_own_kb, tree(pid))
-    return Memory(own / 1024, sum(below) / 1024)
-
-
-def _own_kb(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmRSS:")), 0)
 
 
 if __name__ == "__main__":

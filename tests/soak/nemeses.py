@@ -28,8 +28,6 @@ class Nemeses:
     """Makes the faults of one rig and its broker, on the thread that started the broker.
 
     Attributes:
-        rigged: The job and its load.
-        broker: Its broker.
         seed: Decides the schedule and the loads.
         disk: The disk of the job's tables and checkpoint; None if it must not be filled.
         spare_job: True if the job is never killed.
@@ -53,19 +51,15 @@ class Nemeses:
         while at < seconds and not self.spare_job:
             events.append((at, "kill_job"))
             at += self._random.uniform(*KILL_SECONDS)
-        events += zip(self._paces(seconds), self._others(), strict=False)
+        paces = (EVERY_SECONDS * number for number in range(1, int(seconds / EVERY_SECONDS)))
+        events += zip(paces, self._others(), strict=False)
         return sorted(events)
-
-    def act(self, what: str) -> None:
-        """Make one fault now."""
-        getattr(self, what)()
 
     def kill_job(self) -> None:
         """Send SIGKILL to the job and its JVM. The supervisor starts it again."""
         self.rigged.job.kill()
 
     def kill_broker(self) -> None:
-        """Send SIGKILL to the broker and start it again with its data."""
         self.broker.kill()
         time.sleep(1)
         self.broker.start()
@@ -79,7 +73,6 @@ class Nemeses:
             os.kill(pid, signal.SIGCONT)
 
     def edit_quotas(self) -> None:
-        """Halve or double all quotas, or restore them."""
         self.rigged.set_quotas(self._random.choice((0.5, 1.0, 2.0)))
 
     def flood(self) -> None:
@@ -97,7 +90,6 @@ class Nemeses:
             self.rigged.step_clock(-clock.ahead_seconds or self._random.choice(CLOCK_STEPS))
 
     def add_partition(self) -> None:
-        """Add a partition to the usage topic."""
         self._partitions += 1
         self._admin("create_partitions", {f"{self.rigged.job.name}.usage": self._partitions})
 
@@ -124,12 +116,6 @@ class Nemeses:
                 getattr(admin, call)(argument)
             finally:
                 admin.close()
-
-    def _paces(self, seconds: float) -> Iterator[float]:
-        at = EVERY_SECONDS
-        while at < seconds - EVERY_SECONDS:
-            yield at
-            at += EVERY_SECONDS
 
     def _others(self) -> Iterator[str]:
         kinds = ["edit_quotas", "add_partition", "flood", "kill_broker", "delete_group", "skew_events", "pause_broker"]
