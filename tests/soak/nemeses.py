@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Final
 
 from kafka import KafkaAdminClient
@@ -51,7 +52,7 @@ class Nemeses:
         while at < seconds and not self.spare_job:
             events.append((at, "kill_job"))
             at += self._random.uniform(*KILL_SECONDS)
-        paces = (EVERY_SECONDS * number for number in range(1, int(seconds / EVERY_SECONDS)))
+        paces = (EVERY_SECONDS * number for number in range(1, ceil(seconds / EVERY_SECONDS) - 1))
         events += zip(paces, self._others(), strict=False)
         return sorted(events)
 
