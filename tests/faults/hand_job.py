@@ -608,19 +608,22 @@ def _give_clients_sensors_of_their_own(load: Load) -> None:
         _steps(load, 6)
 
 
-def _edit_during_a_batch(load: Load, edit: Callable[[], None]) -> None:
-    """The quotas are edited, and the edit is in force, between a batch's pin and its decision."""
-    job = load.job
+def edit_during_the_next_batch(job: HandJob, edit: Callable[[], object]) -> None:
+    """The quotas are edited, and the edit is in force, between the next batch's pin and its decision."""
 
     def meanwhile() -> None:
+        job.meanwhile = lambda: None
         edit()
         job.quotas.poll()
         job.purgatory.quotas_changed(job.quotas.pin())
 
-    job.send(*_burst(job.clock.wall_ms, "newcomer"))
     job.meanwhile = meanwhile
+
+
+def _edit_during_a_batch(load: Load, edit: Callable[[], None]) -> None:
+    load.job.send(*_burst(load.job.clock.wall_ms, "newcomer"))
+    edit_during_the_next_batch(load.job, edit)
     load.step()
-    job.meanwhile = lambda: None
 
 
 def _forgive(load: Load) -> None:

@@ -106,7 +106,7 @@ DEFECTS: Final = (
         "a throttle topic that was made anew is published on without a word",
         "refuse_other_throttle_topics",
         "lambda original, *arguments: None",
-        f"{_HAND}::test_a_throttle_or_marker_topic_made_anew_is_refused_while_the_job_runs_and_at_a_start",
+        f"{_HAND}::test_a_throttle_or_marker_topic_made_anew_is_refused_running_or_at_a_start",
     ),
     Defect(
         "a late end of a transaction ends the next one before its mark",

@@ -205,7 +205,7 @@ DEFECTS: Final = (
         "a snapshot that is stored already changes the buckets",
         "SensorStateTable.write_if_due",
         ("if is_new:", "if True:"),
-        f"{_JOB}::test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_lowered_in_between",
+        f"{_JOB}::test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_lowered",
     ),
     Defect(
         "numbers of records are given again when their rows have been trimmed",

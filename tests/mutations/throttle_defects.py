@@ -52,7 +52,7 @@ DEFECTS: Final = (
         "a batch with older quotas holds a client that was forgiven meanwhile",
         "ThrottlePurgatory._still_valid",
         ("changed |= in_force.forgives(", "in_force.forgives("),
-        f"{_HAND}::test_a_batch_that_has_pinned_older_quotas_holds_no_client_that_was_forgiven_meanwhile",
+        f"{_HAND}::test_a_batch_with_older_quotas_holds_no_client_that_was_forgiven_meanwhile",
     ),
     Defect(
         "a forgiven client stays held until its throttle ends",
@@ -246,6 +246,6 @@ DEFECTS: Final = (
         "running throttles are missing on a throttle topic that was made anew",
         "ThrottlePurgatory.take_over",
         ("if publishes_running else", "if False else"),
-        f"{_HAND}::test_on_a_new_throttle_topic_the_running_throttles_are_published_again_with_their_numbers",
+        f"{_HAND}::test_on_a_new_throttle_topic_the_running_throttles_are_published_again",
     ),
 )
