@@ -4,11 +4,9 @@ import os
 import random
 import signal
 import time
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from pipeline.demo.broker import EmbeddedBroker
@@ -40,13 +38,10 @@ AT_LEAST: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one round.
+    """What the verifier says of a round, as JSON, and the slowest recovery.
 
-    Attributes:
-        point: The failpoint.
-        recovery_seconds: The time from the start after the kill, or from the error, to the end of the first
-            micro-batch, including the start of the JVM.
-        verdict: The verifier's JSON.
+    That is the time from the start after a kill, or from the error, to the end of the first micro-batch, including the
+    start of the JVM.
     """
 
     point: str
@@ -70,8 +65,6 @@ def play(
     bootstrap_servers: str,
     seed: int,
     in_process: bool = False,
-    goes_on_seconds: float = _GOES_ON_SECONDS,
-    overrides: Mapping[str, str] = MappingProxyType({}),
     clock: SteppedClock | None = None,
     steps: tuple[int, int] = (0, 0),
 ) -> Outcome:
@@ -84,8 +77,6 @@ def play(
         seed: Of the load.
         in_process: Raise an error at the failpoint instead of a kill; then the job restarts inside its process. Not
             possible for the failpoints of the start.
-        goes_on_seconds: How long the load goes on after the recovery.
-        overrides: Further settings of the job, as environment variables.
         clock: The wall clock of all processes; None = the machine's.
         steps: One of `STEPS`.
 
@@ -94,7 +85,7 @@ def play(
     """
     name = f"{point.replace('.', '-').replace('_', '-')}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    with rig(name, folder, bootstrap_servers, None, **overrides) as rigged:
+    with rig(name, folder, bootstrap_servers) as rigged:
         rigged.clock = clock
         rigged.begin_load(seed)
         nth = NTH.get(point, _NTH_BATCH)
@@ -107,7 +98,7 @@ def play(
             if is_in_start:
                 _die(rigged, point)
             recovery_seconds = rigged.start()
-        time.sleep(goes_on_seconds)
+        time.sleep(_GOES_ON_SECONDS)
         for _ in range(_BATCHES_AFTER_STEPS if any(steps) else 0):
             rigged.job.wait_for_line("batch_id=", len(rigged.job.log))
         rigged.end_load()
@@ -139,63 +130,33 @@ def _die(rigged: Rig, failpoint: str, step_seconds: int = 0) -> None:
     assert code == -signal.SIGKILL, f"the job ended with {code}:\n" + "\n".join(rigged.job.log[-40:])
 
 
-KILLS: Final = 2
-LIFE_SECONDS: Final = (6.0, 14.0)
-STORED_AT_LEAST: Final = {
+_KILLS: Final = 2
+_LIFE_SECONDS: Final = (6.0, 14.0)
+_STORED_AT_LEAST: Final = {
     **{"messages": 100, "batches": 10, "usage": 50, "dead_letters": 3, "ledger": 100},
     **{"decisions": 5, "renewals": 3, "releases": 3, "publish_seq": 10, "topic": 10},
 }
-"""What the verifier must have compared of a round."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredOutcome:
-    """The result of one round.
-
-    Attributes:
-        recovery_seconds: From the start after a kill to the end of the first micro-batch, the longest.
-        verdict: The verifier's JSON.
-    """
-
-    recovery_seconds: float
-    verdict: dict[str, Any]
 
 
 def play_stored(
     folder: Path, store: ObjectStore, bootstrap_servers: str, seed: int, is_checkpoint_stored: bool
-) -> StoredOutcome:
-    """Run one round.
-
-    Args:
-        folder: For the ledger, the lock and a local checkpoint.
-        store: For the tables.
-        bootstrap_servers: Of a broker that others may share.
-        seed: Of the load, and of the moments of the kills.
-        is_checkpoint_stored: The checkpoint is in the store too.
-
-    Raises:
-        AssertionError: The job did not come to rest.
-    """
-    draw, name = random.Random(seed), f"stored-{seed}-{'s3' if is_checkpoint_stored else 'local'}"
-    place = folder / name
-    place.mkdir(parents=True)
+) -> Outcome:
+    """A round with the tables in a store, and perhaps the checkpoint; the job is killed at random moments."""
+    draw, name = random.Random(seed), f"stored-{seed}"
     overrides = {**store.environment, "KQUOTA_TABLES__ROOT": store.address(f"{name}/tables")}
     if is_checkpoint_stored:
         overrides["KQUOTA_STREAM__CHECKPOINT"] = store.address(f"{name}/checkpoint")
-    with rig(name, place, bootstrap_servers, None, **overrides) as rigged:
+    with rig(name, folder, bootstrap_servers, None, **overrides) as rigged:
         # The verifier knows nothing of kquota's settings.
         rigged.environment = {**os.environ, **store.aws_environment}
         rigged.begin_load(seed)
-        rigged.start()
-        recoveries = [_kill_and_start(rigged, draw) for _ in range(KILLS)]
-        time.sleep(LIFE_SECONDS[0])
+        recoveries = [rigged.start()]
+        for _ in range(_KILLS):
+            time.sleep(draw.uniform(*_LIFE_SECONDS))
+            rigged.job.kill()
+            recoveries.append(rigged.start())
+        time.sleep(_LIFE_SECONDS[0])
         rigged.end_load()
         rigged.drain()
         rigged.job.stop()
-        return StoredOutcome(max(recoveries), rigged.verdict(STORED_AT_LEAST))
-
-
-def _kill_and_start(rigged: Rig, draw: random.Random) -> float:
-    time.sleep(draw.uniform(*LIFE_SECONDS))
-    rigged.job.kill()
-    return rigged.start()
+        return Outcome("stored", max(recoveries[1:]), rigged.verdict(_STORED_AT_LEAST))

@@ -43,7 +43,7 @@ class Clients:
         return json.dumps(event).encode()
 
 
-# A step within the age of decisions (60 s) and one far beyond it; each with or without a kill, and both in the long run.
+# A step within the age of decisions (60 s) and one far beyond it, each with or without a kill, or both in the long run.
 KILLED_AT_ONCE = {20_000, -3_600_000}
 STEPS_AND_KILLS = [
     pytest.param(by_ms, is_killed, marks=() if is_killed == (by_ms in KILLED_AT_ONCE) else LONG)

@@ -17,6 +17,10 @@ from tests.faults.rounds import STEPS, play, play_apart, play_stored
 from tests.faults.stepped_clock import COMPILER, ClockHistory, stepped_clock
 from tests.object_store import ObjectStore
 
+JOB = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
+NEEDS_COMPILER = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler: apt-get install gcc libc6-dev")
+
+
 LOG = [
     "23:59:59.500 INFO throttle.purgatory took up 3 running throttles",
     "00:00:01.000 INFO stream.query batch_id=1",
