@@ -11,10 +11,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from bench.machine import machine_line
 from bench.pages import MEASURED, write_part
@@ -24,17 +21,16 @@ from pipeline.jvm.jars import fetch
 from tests.faults.rounds import STEPS, Outcome, play_apart
 from tests.faults.stepped_clock import COMPILER
 
-STEPPED: Final = "All wall clocks were set twice a round: while the job ran, and while it was down."
-NOT_STEPPED: Final = "Without a C compiler no clock was set."
-
 
 def main() -> int:
     """Run the rounds and print the table. Returns 1 if a round failed."""
     given = _arguments()
-    points = given.points.split(",") if given.points else _all(given.in_process)
+    places = [point for point in FAILPOINTS if not (given.in_process and point.startswith("start."))]
+    points = given.points.split(",") if given.points else places
     fetch()
     outcomes: list[Outcome] = []
-    with _folder(given.keep) as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.keep or Path(temporary)
         for number in range(given.rounds):
             for place_number, point in enumerate(points):
                 began = time.monotonic()
@@ -44,26 +40,13 @@ def main() -> int:
                 print(f"{_line(outcome)}  steps {steps}  ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
                 for difference in outcome.verdict["differences"]:
                     print(f"    {difference}", flush=True)  # noqa: T201
-    head = f"{machine_line()}. {STEPPED if COMPILER else NOT_STEPPED}"
+    stepped = "All wall clocks were set twice a round: while the job ran, and while it was down."
+    head = f"{machine_line()}. {stepped if COMPILER else 'Without a C compiler no clock was set.'}"
     table = _table(outcomes)
     print(f"\n{head}\n\n{table}")  # noqa: T201
     if given.report:
         write_part(given.report, *MEASURED, f"{head}\n\n{table}")
     return int(any(not outcome.verdict["equal"] for outcome in outcomes))
-
-
-def _all(in_process: bool) -> list[str]:
-    return [point for point in FAILPOINTS if not (in_process and point.startswith("start."))]
-
-
-@contextmanager
-def _folder(kept: Path | None) -> Iterator[Path]:
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
-        yield kept
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def _arguments() -> argparse.Namespace:
@@ -80,12 +63,9 @@ def _arguments() -> argparse.Namespace:
 
 def _line(outcome: Outcome) -> str:
     verdict = outcome.verdict
-    compared = sum(verdict["compared"].values())
-    return (
-        f"{outcome.point:<22} {'equal' if verdict['equal'] else 'DIFFERENT':<10} compared {compared:>6}  "
-        f"lost {verdict['lost']}  duplicated {verdict['duplicated']}  different {verdict['different']}  "
-        f"too few {verdict['too_few']}  recovery {outcome.recovery_seconds:.1f} s"
-    )
+    counts = "  ".join(f"{name} {verdict[name]}" for name in ("lost", "duplicated", "different", "too_few"))
+    told = f"{'equal' if verdict['equal'] else 'DIFFERENT':<10} compared {sum(verdict['compared'].values()):>6}"
+    return f"{outcome.point:<22} {told}  {counts}  recovery {outcome.recovery_seconds:.1f} s"
 
 
 def _table(outcomes: list[Outcome]) -> str:
