@@ -20,6 +20,7 @@ from pipeline.failpoints import FAILPOINTS
 from pipeline.jvm.jars import fetch
 from tests.faults.rounds import STEPS, Outcome, play_apart
 from tests.faults.stepped_clock import COMPILER
+from tests.faults.verdict import KINDS
 
 
 def main() -> int:
@@ -38,7 +39,7 @@ def main() -> int:
                 outcome = play_apart(point, folder / f"{point}-{number}", number + 1, given.in_process, steps)
                 outcomes.append(outcome)
                 print(f"{_line(outcome)}  steps {steps}  ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
-                for difference in outcome.verdict["differences"]:
+                for difference in outcome.verdict.told():
                     print(f"    {difference}", flush=True)  # noqa: T201
     stepped = "All wall clocks were set twice a round: while the job ran, and while it was down."
     head = f"{machine_line()}. {stepped if COMPILER else 'Without a C compiler no clock was set.'}"
@@ -46,7 +47,7 @@ def main() -> int:
     print(f"\n{head}\n\n{table}")  # noqa: T201
     if given.report:
         write_part(given.report, *MEASURED, f"{head}\n\n{table}")
-    return int(any(not outcome.verdict["equal"] for outcome in outcomes))
+    return int(any(outcome.verdict.differences for outcome in outcomes))
 
 
 def _arguments() -> argparse.Namespace:
@@ -63,8 +64,8 @@ def _arguments() -> argparse.Namespace:
 
 def _line(outcome: Outcome) -> str:
     verdict = outcome.verdict
-    counts = "  ".join(f"{name} {verdict[name]}" for name in ("lost", "duplicated", "different", "too_few"))
-    told = f"{'equal' if verdict['equal'] else 'DIFFERENT':<10} compared {sum(verdict['compared'].values()):>6}"
+    counts = "  ".join(f"{kind} {verdict.count(kind)}" for kind in KINDS)
+    told = f"{'DIFFERENT' if verdict.differences else 'equal':<10} compared {verdict.compared.total():>6}"
     return f"{outcome.point:<22} {told}  {counts}  recovery {outcome.recovery_seconds:.1f} s"
 
 
@@ -72,8 +73,8 @@ def _table(outcomes: list[Outcome]) -> str:
     rows = []
     for point in dict.fromkeys(outcome.point for outcome in outcomes):
         own = [outcome for outcome in outcomes if outcome.point == point]
-        sums = [sum(outcome.verdict[name] for outcome in own) for name in ("lost", "duplicated", "different")]
-        compared = sum(sum(outcome.verdict["compared"].values()) for outcome in own)
+        sums = [sum(outcome.verdict.count(kind) for outcome in own) for kind in KINDS[:3]]
+        compared = sum(outcome.verdict.compared.total() for outcome in own)
         slowest = max(outcome.recovery_seconds for outcome in own)
         rows.append([f"`{point}`", *map(str, (len(own), compared, *sums)), f"{slowest:.1f}"])
     return table_of(["failpoint", "runs", "compared", "lost", "duplicated", "different", "recovery s, worst"], rows)

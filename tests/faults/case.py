@@ -42,11 +42,9 @@ class QuickModel(ScalarModel):
         self._known: dict[tuple[Any, ...], Any] = {}
 
     def remembered(self) -> tuple[Any, ...]:
-        """The quotas in force and what was resolved under them."""
         return self.rows, self._known
 
     def go_back(self, remembered: tuple[Any, ...]) -> None:
-        """Put quotas in force again, with what was resolved under them before."""
         self.rows, self._known = remembered
 
     def records(self, side: str, quota_type: str) -> bool:
@@ -112,7 +110,6 @@ class Books:
 
     @property
     def sample_window_ms(self) -> int:
-        """Span of a sample window."""
         return self.model.w
 
     @property
@@ -122,11 +119,9 @@ class Books:
 
     @property
     def evaluated_at_ms(self) -> int:
-        """The instant of the newest batch, in the present time epoch."""
         return self.model.evaluated_at_ms or 0
 
     def put_in_force(self, version: int) -> None:
-        """Use the quotas of a version from now on."""
         if version == self._version:
             return
         if version in self._remembered:
@@ -223,7 +218,6 @@ class Books:
         return {last_ms + self.ring_ms for sensor in sensors for _, last_ms in sensor.windows.values()}
 
     def standing(self, client: Row, quota_type: str, version: int) -> Standing:
-        """Which bound holds for a client, from which level."""
         self.put_in_force(version)
         tags = self.model.key("enforced", quota_type, client)[2][1:]
         quota = self.model.quota_of("enforced", quota_type, tags)
@@ -231,7 +225,6 @@ class Books:
         return self.model.bound_of("enforced", quota_type, tags), None if quota is None else quota[0], excepted
 
     def sensor(self, client: Row, quota_type: str, version: int) -> tuple[str, str]:
-        """User and client-id of the sensor that a client's usage goes to."""
         self.put_in_force(version)
         _, user, client_id = self.model.key("enforced", quota_type, client)[2]
         return user, client_id
@@ -261,7 +254,6 @@ class Books:
 
 
 def most_ms(owed: Mapping[str, Row]) -> int:
-    """The longest of what a client owes, by quota type."""
     return max(int(one["owed_ms"]) for one in owed.values())
 
 
@@ -324,7 +316,6 @@ class Held:
 
     @property
     def begin_ms(self) -> int:
-        """When its last record was written."""
         return written_ms(self.row)
 
 
@@ -353,7 +344,6 @@ class Reign:
 
     @property
     def begin_ms(self) -> int:
-        """When it was collected."""
         return self.batch.steady_ms
 
     @property

@@ -22,8 +22,6 @@ TABLES = ("usage", "batches", "decisions", "dead_letters", "throttle_events", "s
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record of the usage topic."""
-
     partition: int
     offset: int
     appended_at_ms: int
@@ -33,8 +31,6 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The quota table at one version."""
-
     rows: tuple[Row, ...]
     mode: str
 
@@ -72,7 +68,6 @@ class Evidence:
 def gather(
     root: str, bootstrap_servers: str, usage_topic: str, throttle_topic: str, ledgers: Sequence[Path] = ()
 ) -> Evidence:
-    """Read everything there is, once."""
     messages = [
         Message(record.partition, record.offset, record.timestamp, record.key, record.value)
         for record in read_topic(bootstrap_servers, usage_topic)
@@ -151,17 +146,14 @@ class Batch:
 
     @property
     def key(self) -> tuple[str, int]:
-        """(query_id, batch_id)."""
         return self.row["query_id"], self.row["batch_id"]
 
     @property
     def evaluated_at_ms(self) -> int:
-        """Its instant."""
         return int(self.row["evaluated_at_ms"])
 
     @property
     def processed_at_ms(self) -> int:
-        """The driver's wall clock when it was collected."""
         return int(self.row["processed_at_ms"])
 
     @property
@@ -176,12 +168,10 @@ class Batch:
 
     @property
     def time_epoch(self) -> int:
-        """Its time epoch."""
         return int(self.row["time_epoch"])
 
     @property
     def quota_version(self) -> int:
-        """The quotas it has pinned."""
         return int(self.row["quota_version"])
 
 

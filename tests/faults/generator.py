@@ -128,7 +128,6 @@ class Content:
 
 
 def run(producer: Any, given: argparse.Namespace, content: Content, stop: threading.Event) -> Iterator[dict[str, Any]]:
-    """Send until told to stop. Returns the lines of the ledger."""
     sent: list[tuple[dict[str, Any], Any]] = []
     began = time.monotonic()
     while not stop.wait(max(began + len(sent) / given.per_second - time.monotonic(), 0)):
@@ -150,7 +149,6 @@ def _await_end_of_input(stop: threading.Event) -> None:
 
 
 def main() -> int:
-    """Parse the arguments, send, write the ledger."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.generator", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--topic", default="quota.usage.v1")

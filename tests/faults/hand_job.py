@@ -86,7 +86,6 @@ class HandSpark:
     committed: int = -1
 
     def range_of(self, batch_id: int) -> OffsetRange:
-        """As the offset log tells it."""
         before = _offsets(self.ends[batch_id - 1]) if batch_id else ""
         return OffsetRange(before, _offsets(self.ends[batch_id]))
 
@@ -100,7 +99,6 @@ class HandSpark:
         return len(self.ends) - 1
 
     def span(self, batch_id: int) -> slice:
-        """Of the topic's messages."""
         return slice(self.ends[batch_id - 1] if batch_id else self.start, self.ends[batch_id])
 
 
@@ -153,16 +151,13 @@ class HandJob:
         self.edit(rates)
 
     def edit(self, rates: dict[str, float]) -> None:
-        """An operator sets the default quotas."""
         self.quota_table.alter([QuotaChange(user="<default>", client_id="", values=rates)], AUDIT)
 
     def forgive(self, user: str, client_id: str = "") -> None:
-        """An operator forgives the debts of a sensor."""
         self.quota_table.commit(lambda rows: rows, AUDIT, forgives=[(user, client_id)])
 
     @property
     def broker_ms(self) -> int:
-        """The broker's clock."""
         return self.clock.wall_ms + self.broker_ahead_ms
 
     def set_clocks(self, driver_by_ms: int = 0, broker_by_ms: int = 0) -> None:
@@ -179,7 +174,6 @@ class HandJob:
             self._moved_of_records.append((self.rows("throttle_events", ["publish_seq"]).num_rows, self._moved_ms))
 
     def send(self, *values: bytes | None) -> None:
-        """Messages reach the topic now."""
         for value in values:
             offset = len(self.messages)
             self.messages.append(Message(0, offset, self.broker_ms, f"{offset}".encode(), value))
@@ -256,7 +250,6 @@ class HandJob:
             self._polled = commits
 
     def rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows of one of its tables."""
         if self._stored is None:
             return read_table(f"{self.settings.tables.root}/{name}", columns)
         return MemoryWriter(self._stored[name], JOB).read(columns)
@@ -275,7 +268,6 @@ class HandJob:
             self._written[name] = table.rows.num_rows
 
     def evidence(self) -> Evidence:
-        """For the verifier."""
         records = [
             {**json.loads(one.value), "key": json.loads(one.key), "partition": 0}
             for one in map(message, self._records())
@@ -302,7 +294,6 @@ class HandJob:
         )
 
     def verdict(self, at_least: Mapping[str, int] | None = None) -> Verdict:
-        """What the verifier says."""
         return verify(self.evidence(), self.rules, at_least)
 
     def _open_writer(self, name: str) -> TableWriter:
@@ -403,7 +394,6 @@ class Load:
         return _Armed(self._monkeypatch, Failpoint(f"{point}:{nth}:raise"))
 
     def edit(self, factor: float) -> None:
-        """Multiply all quotas by a factor."""
         self.job.edit({name: rate * factor for name, rate in RATES.items()})
 
     def come_to_rest(self) -> None:

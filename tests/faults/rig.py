@@ -1,6 +1,7 @@
-"""A job under test with its load. Generator, job and verifier are processes of their own."""
+"""A job under test with its load, and the judge of both. Generator and job are processes of their own."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from kafka import KafkaConsumer, TopicPartition
 
@@ -19,9 +21,11 @@ from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from schemas.throttle_record import Target
+from tests.faults.evidence import gather
 from tests.faults.generator import RATES
 from tests.faults.stepped_clock import ClockHistory, SteppedClock
-from tests.faults.verdict import Rules
+from tests.faults.verdict import Rules, Verdict
+from tests.faults.verifier import verify
 from tests.integration.running_job import RunningJob
 from tests.waiting import wait_until
 
@@ -65,26 +69,24 @@ class Rig:
         job: The process under test.
         ledgers: The folder of the generators' ledgers.
         generators: The generators by their ledgers.
-        environment: Of the verifier, which knows nothing of kquota's settings; None = that of this process.
+        aws_environment: With which the verifier reads tables in a store: it knows nothing of kquota's settings.
         clock: The wall clock of job, broker and generators; None = the machine's.
     """
 
     job: RunningJob
     ledgers: Path
     generators: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
-    environment: dict[str, str] | None = None
+    aws_environment: Mapping[str, str] = field(default_factory=dict)
     clock: SteppedClock | None = None
     _lives: list[tuple[int, int]] = field(default_factory=list)
 
     def set_quotas(self, factor: float = 1.0) -> None:
-        """Set the default quotas of every user, multiplied by a factor."""
         table = QuotaTable(self.job.settings.tables.root)
         values = {name: rate * factor for name, rate in RATES.items()}
         table.alter([QuotaChange(user="<default>", client_id="", values=values)], _AUDIT)
 
     @property
     def tables(self) -> str:
-        """The root of the job's tables."""
         return self.job.settings.tables.root
 
     def begin_load(self, seed: int, *options: str) -> Path:
@@ -131,7 +133,6 @@ class Rig:
         self.clock.step(seconds)
 
     def await_death(self, seconds: float = 180) -> int:
-        """Wait until the job has ended. Returns its exit code."""
         assert self.job.process is not None
         try:
             return self.job.process.wait(seconds)
@@ -143,35 +144,19 @@ class Rig:
         return self._read_to() == self._ends() and self._is_newest_told() and not self._held()
 
     def drain(self) -> None:
-        """Wait until everything is drained, while the job runs."""
         self.job.wait_until(self.is_drained, "every message to be in a batch and every throttle to end")
 
-    def verdict(self, at_least: Mapping[str, int]) -> dict[str, Any]:
-        """Run the verifier. Returns its JSON.
-
-        Args:
-            at_least: How much each check must have compared, by its name.
-        """
-        command = [sys.executable, "-m", "tests.faults.verifier", "--json", "--tables", self.tables]
-        command += ["--bootstrap-server", self.job.bootstrap_servers]
-        command += ["--usage-topic", self.job.usage_topic, "--throttle-topic", f"{self.job.name}.throttle"]
-        command += ["--rules", rules_of(self.job.settings).to_json()]
-        latest_seconds = time.time() + (_LONGEST_AHEAD_SECONDS if self.clock else 0)
-        command += ["--starts", ",".join(str(start_ms) for start_ms in starts_in(self.job.log, latest_seconds))]
+    def verdict(self, at_least: Mapping[str, int]) -> Verdict:
+        """What the verifier says; it must have compared at least so much, by the names of its checks."""
+        with patch.dict(os.environ, self.aws_environment):
+            throttle_topic, ledgers = f"{self.job.name}.throttle", list(self.generators)
+            evidence = gather(self.tables, self.job.bootstrap_servers, self.job.usage_topic, throttle_topic, ledgers)
+        evidence.starts = list(starts_in(self.job.log, time.time() + (_LONGEST_AHEAD_SECONDS if self.clock else 0)))
         if self._clock_history is not None:
-            command += ["--clock", self._clock_history.to_json()]
-        for check, least in at_least.items():
-            command += ["--at-least", f"{check}={least}"]
-        for ledger in self.generators:
-            command += ["--ledger", str(ledger)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=self.environment)
-        if not done.stdout:
-            raise AssertionError(done.stderr)
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+            evidence = self._clock_history.tell(evidence)
+        return verify(evidence, rules_of(self.job.settings), at_least)
 
     def close(self) -> None:
-        """End everything that still runs."""
         for process in self.generators.values():
             process.kill()
             process.communicate()

@@ -1,18 +1,18 @@
 """One round: load, a job that dies at a failpoint or at random moments, a restart, and a verdict."""
 
-import os
 import random
 import signal
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.failpoints import FAILPOINTS
 from tests.faults.rig import BROKER, Rig, rig
 from tests.faults.stepped_clock import COMPILER, SteppedClock, stepped_clock
+from tests.faults.verdict import Verdict
 from tests.object_store import ObjectStore
 
 NTH: Final = {
@@ -38,7 +38,7 @@ AT_LEAST: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the verifier says of a round, as JSON, and the slowest recovery.
+    """What the verifier says of a round, and the slowest recovery.
 
     That is the time from the start after a kill, or from the error, to the end of the first micro-batch, including the
     start of the JVM.
@@ -46,7 +46,7 @@ class Outcome:
 
     point: str
     recovery_seconds: float
-    verdict: dict[str, Any]
+    verdict: Verdict
 
 
 def play_apart(point: str, place: Path, seed: int, in_process: bool, steps: tuple[int, int]) -> Outcome:
@@ -147,8 +147,7 @@ def play_stored(
     if is_checkpoint_stored:
         overrides["KQUOTA_STREAM__CHECKPOINT"] = store.address(f"{name}/checkpoint")
     with rig(name, folder, bootstrap_servers, None, **overrides) as rigged:
-        # The verifier knows nothing of kquota's settings.
-        rigged.environment = {**os.environ, **store.aws_environment}
+        rigged.aws_environment = store.aws_environment
         rigged.begin_load(seed)
         recoveries = [rigged.start()]
         for _ in range(_KILLS):

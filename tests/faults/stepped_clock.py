@@ -4,7 +4,6 @@ The processes have `stepped_clock.c` before their C library. It shows tens of mi
 number of its last step: so each reading in a table tells since which step it was taken.
 """
 
-import json
 import os
 import shutil
 import struct
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from tests.faults.case import written_ms
 from tests.faults.evidence import Evidence
@@ -41,15 +40,6 @@ class ClockHistory:
     steps: Sequence[tuple[int, int]]
     lives: Sequence[int] = ()
 
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """From a JSON object."""
-        return cls(**json.loads(text))
-
-    def to_json(self) -> str:
-        """As a JSON object."""
-        return json.dumps({"steps": self.steps, "lives": self.lives})
-
     def moved_ms(self, reading_ms: int) -> int:
         """How far the clock was ahead when it showed this.
 
@@ -64,7 +54,6 @@ class ClockHistory:
         raise ValueError(msg)
 
     def ahead_at(self, true_ms: int) -> int:
-        """How far it was ahead at a true time."""
         return next(ahead_ms for at_ms, ahead_ms in reversed(self.steps) if at_ms <= true_ms)
 
     def tell(self, evidence: Evidence) -> Evidence:
@@ -101,11 +90,9 @@ class SteppedClock:
     steps: list[tuple[int, int]] = field(default_factory=list)
 
     def step(self, seconds: int) -> None:
-        """Set the clock forward, or back if negative."""
         self.set_ahead(self.ahead_seconds + seconds)
 
     def set_ahead(self, seconds: int) -> None:
-        """Set it to be so far ahead of the true time."""
         ahead_ms = seconds * 1_000 + len(self.steps) % _DIGITS
         self.steps.append((_true_ms(), ahead_ms))
         with self.file.open("r+b" if self.file.exists() else "wb", buffering=0) as mapped:
@@ -113,12 +100,7 @@ class SteppedClock:
 
     @property
     def ahead_seconds(self) -> int:
-        """How far it is ahead."""
         return self.steps[-1][1] // 1_000
-
-    def now_ms(self) -> int:
-        """What it shows, epoch milliseconds."""
-        return _true_ms() // _DIGITS * _DIGITS + self.steps[-1][1]
 
 
 @contextmanager

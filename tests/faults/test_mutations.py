@@ -110,4 +110,3 @@ def test_what_was_tampered_with_is_found(told: str, job: HandJob, found: Evidenc
 def test_a_verdict_that_has_compared_too_little_is_a_failure(job: HandJob, found: Evidence) -> None:
     verdict = verify(found, job.rules, at_least={"messages": 10**6, "topic": 0})
     assert [line for line in verdict.told() if "too few" in line] == verdict.told() != []
-    assert not verdict.as_json()["equal"]

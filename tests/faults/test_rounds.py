@@ -16,11 +16,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler: apt-get install gcc libc6-dev")
 def test_a_job_killed_while_all_clocks_are_set_leaves_what_one_leaves_that_is_not(tmp_path: Path) -> None:
-    assert play_apart("usage.appended", tmp_path / "round", 11, False, STEPS[0]).verdict["differences"] == []
+    assert play_apart("usage.appended", tmp_path / "round", 11, False, STEPS[0]).verdict.told() == []
 
 
 def test_a_job_whose_check_fails_goes_on_in_its_process(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    assert play("check.appended", tmp_path, broker.bootstrap_servers, 11, True).verdict["differences"] == []
+    assert play("check.appended", tmp_path, broker.bootstrap_servers, 11, True).verdict.told() == []
 
 
 def test_a_job_with_tables_and_checkpoint_in_a_store_loses_and_repeats_nothing(
@@ -32,4 +32,4 @@ def test_a_job_with_tables_and_checkpoint_in_a_store_loses_and_repeats_nothing(
     except Unreachable:  # Spark cannot read S3; the tables can be there all the same
         is_checkpoint_stored = False
     outcome = play_stored(tmp_path, store, broker.bootstrap_servers, 17, is_checkpoint_stored)
-    assert outcome.verdict["differences"] == []
+    assert outcome.verdict.told() == []

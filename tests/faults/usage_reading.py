@@ -33,8 +33,6 @@ class DeadLetter:
 
 @dataclass
 class Reading:
-    """The content of a range of messages."""
-
     usage: dict[tuple[int, str, str, str], Row] = field(default_factory=dict)
     dead: list[DeadLetter] = field(default_factory=list)
     good_count: int = 0
@@ -62,7 +60,6 @@ def read(messages: Iterable[Message], sample_window_ms: int) -> Reading:
 
 
 def is_event(element: Any) -> bool:
-    """True if a JSON value is a usage event."""
     if not isinstance(element, dict):
         return False
     time_ms = element.get("event_time_ms")

@@ -1,20 +1,18 @@
 """What the checks have to say, and the rules that no table tells: the job's settings, and how exactly clocks agree."""
 
-import json
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, Self
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
 
 Kind = Literal["lost", "duplicated", "different", "too few"]
+KINDS: Final[tuple[Kind, ...]] = ("lost", "duplicated", "different", "too few")
 Values = Mapping[str, Any]
 _TOLD_OF_EACH: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as it was recomputed."""
-
     check: str
     kind: Kind
     text: str
@@ -28,11 +26,9 @@ class Verdict:
     differences: list[Difference] = field(default_factory=list)
 
     def count(self, kind: Kind, check: str | None = None) -> int:
-        """The number of differences of a kind, of one check or of all."""
         return sum(one.kind == kind and check in {None, one.check} for one in self.differences)
 
     def tell(self, check: str, kind: Kind, text: str) -> None:
-        """Note a difference."""
         self.differences.append(Difference(check, kind, text))
 
     def expect(self, check: str, holds: bool, text: str) -> None:
@@ -92,25 +88,10 @@ class Verdict:
                 lines.append(f"{one.check}: {one.kind}: {one.text}")
         return lines
 
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "equal": not self.differences,
-            "compared": dict(self.compared),
-            "lost": self.count("lost"),
-            "duplicated": self.count("duplicated"),
-            "different": self.count("different"),
-            "too_few": self.count("too few"),
-            "differences": self.told(),
-            "table": self.as_table(),
-        }
-
     def as_table(self) -> str:
-        """For people."""
-        kinds: tuple[Kind, ...] = ("lost", "duplicated", "different", "too few")
-        lines = [f"{'check':<22} {'compared':>9}" + "".join(f" {kind:>11}" for kind in kinds)]
+        lines = [f"{'check':<22} {'compared':>9}" + "".join(f" {kind:>11}" for kind in KINDS)]
         for check in dict.fromkeys([*self.compared, *(one.check for one in self.differences)]):
-            counts = "".join(f" {self.count(kind, check):>11}" for kind in kinds)
+            counts = "".join(f" {self.count(kind, check):>11}" for kind in KINDS)
             lines.append(f"{check:<22} {self.compared[check]:>9}{counts}")
         lines += self.told()
         return "\n".join(lines)
@@ -146,12 +127,3 @@ class Rules:
     longest_append_ms: int = 5_000
     longest_publish_ms: int = 30_000
     longest_take_over_ms: int = 30_000
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """From a JSON object; what it does not name has its default."""
-        return cls(**json.loads(text))
-
-    def to_json(self) -> str:
-        """As a JSON object."""
-        return json.dumps(asdict(self))

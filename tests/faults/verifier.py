@@ -1,8 +1,8 @@
 """An independent judge of what a job has left behind: `python -m tests.faults.verifier --help`.
 
 Recomputes everything from the usage topic and the quota table with the scalar model and plain Python, for the batches
-as the job cut them, and compares it with the tables and the throttle topic row for row. Prints a table, or JSON; ends
-with 1 on any difference.
+as the job cut them, and compares it with the tables and the throttle topic row for row. Prints a table; ends with 1 on
+any difference.
 """
 
 import argparse
@@ -10,7 +10,6 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from tests.faults.case import Books, Case, Reign
@@ -24,7 +23,6 @@ from tests.faults.check_tables import (
 )
 from tests.faults.check_throttles import check_reign
 from tests.faults.evidence import Batch, Evidence, Row, cut, gather
-from tests.faults.stepped_clock import ClockHistory
 from tests.faults.verdict import Rules, Verdict
 
 Key = tuple[str, int]
@@ -106,37 +104,18 @@ def _by_batch(rows: list[Row]) -> dict[Key, list[Row]]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Gather, verify, print; 0 if everything is equal."""
-    given = _arguments(arguments)
-    evidence = gather(given.tables, given.bootstrap_server, given.usage_topic, given.throttle_topic, given.ledger)
-    if given.starts is not None:
-        evidence.starts = [int(start) for start in given.starts.split(",") if start]
-    if given.clock is not None:
-        evidence = ClockHistory.from_json(given.clock).tell(evidence)
-    verdict = verify(evidence, Rules.from_json(given.rules), dict(given.at_least or _SOMETHING))
-    print(json.dumps(verdict.as_json()) if given.json else verdict.as_table())  # noqa: T201
-    return int(bool(verdict.differences))
-
-
-def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.verifier", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--tables", required=True, help="root of the Delta tables")
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--usage-topic", default="quota.usage.v1")
     parser.add_argument("--throttle-topic", default="quota.throttle.v1")
     parser.add_argument("--rules", default="{}", help="settings of the job that are not its defaults: a JSON object")
-    parser.add_argument("--starts", help="when a driver took over, epoch milliseconds with commas; without: not known")
-    parser.add_argument("--clock", help="how the driver's wall clock was set: a ClockHistory; without: never")
-    parser.add_argument("--at-least", type=_minimum, action="append", help="CHECK=N: so much must be compared")
-    parser.add_argument("--ledger", type=Path, action="append", default=[], help="what a generator has sent")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser.parse_args(arguments)
-
-
-def _minimum(text: str) -> tuple[str, int]:
-    check, _, least = text.partition("=")
-    return check, int(least)
+    given = parser.parse_args()
+    evidence = gather(given.tables, given.bootstrap_server, given.usage_topic, given.throttle_topic)
+    verdict = verify(evidence, Rules(**json.loads(given.rules)), _SOMETHING)
+    print(verdict.as_table())  # noqa: T201
+    return int(bool(verdict.differences))
 
 
 if __name__ == "__main__":

@@ -33,13 +33,13 @@ def test_a_job_on_a_cluster_decides_what_a_local_job_decides(
     same = play_same(cluster, tmp_path, broker.bootstrap_servers, 21)
     assert same.differing == dict.fromkeys(TABLES, 0)
     assert min(same.rows.values()) > 10
-    assert [verdict["differences"] for verdict in same.verdicts] == [[], []]
+    assert [verdict.told() for verdict in same.verdicts] == [[], []]
 
 
 def test_workers_killed_under_load_cost_nothing(
     cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    assert play_kills(cluster, tmp_path, broker.bootstrap_servers, 22, 3).verdict["differences"] == []
+    assert play_kills(cluster, tmp_path, broker.bootstrap_servers, 22, 3).verdict.told() == []
 
 
 def test_a_job_without_a_master_says_so_and_ends_with_6(broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
 from tests.faults.rig import BROKER, Rig, rig
 from tests.faults.stepped_clock import COMPILER, stepped_clock
+from tests.faults.verdict import KINDS
 from tests.soak.nemeses import Nemeses
 from tests.soak.small_disk import small_disk
 
@@ -131,14 +132,14 @@ def main() -> int:
             soak = Soak(rigged, Nemeses(rigged, broker, given.seed, disk, given.spare_job))
             soak.run(given.minutes * 60)
             verdict = rigged.verdict(at_least(given.minutes, given.spare_job, clock is not None))
-            if not verdict["equal"]:
+            if verdict.differences:
                 print(f"tables, topics and the job's log are kept in {_kept(folder, rigged.job.log)}")  # noqa: T201
     acted = ", ".join(f"{what} {count}" for what, count in sorted(soak.acted.items()))
-    lines = [verdict["table"], machine_line(), f"{given.minutes:g} minutes: {acted}"]
+    lines = [verdict.as_table(), machine_line(), f"{given.minutes:g} minutes: {acted}"]
     lines.append(memory_line(soak.memory, given.minutes * 60))
-    lines.append(", ".join(f"{kind} {verdict[kind]}" for kind in ("lost", "duplicated", "different", "too_few")))
+    lines.append(", ".join(f"{kind} {verdict.count(kind)}" for kind in KINDS))
     print(*lines, sep="\n")  # noqa: T201
-    return int(not verdict["equal"])
+    return int(bool(verdict.differences))
 
 
 def at_least(minutes: float, spare_job: bool, is_stepped: bool) -> dict[str, int]:

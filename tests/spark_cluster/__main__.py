@@ -9,12 +9,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bench.machine import machine_line
 from bench.pages import MEASURED, table, write_part
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
+from tests.faults.verdict import KINDS, Verdict
 from tests.spark_cluster.rounds import Comparison, Killed, play_kills, play_same
 from tests.spark_cluster.standalone import standalone_cluster
 
@@ -34,19 +34,19 @@ def main() -> int:
             killed = play_kills(cluster, folder, broker.bootstrap_servers, given.seed, given.kills)
     verdicts = (*same.verdicts, killed.verdict)
     text = f"{machine_line()}\n\n{_table(same, killed, verdicts)}"
-    differences = [f"    {difference}" for verdict in verdicts for difference in verdict["differences"]]
+    differences = [f"    {difference}" for verdict in verdicts for difference in verdict.told()]
     print(text, *differences, sep="\n")  # noqa: T201
     if given.report:
         write_part(given.report, *MEASURED, text)
-    return int(any(same.differing.values()) or not all(verdict["equal"] for verdict in verdicts))
+    return int(any(same.differing.values()) or any(verdict.differences for verdict in verdicts))
 
 
-def _table(same: Comparison, killed: Killed, verdicts: Sequence[dict[str, Any]]) -> str:
+def _table(same: Comparison, killed: Killed, verdicts: Sequence[Verdict]) -> str:
     kills = f"{len(killed.recovery_seconds)} workers killed −9 in a row under load"
     of_two = [str(sum(counts.values())) for counts in (same.rows, same.differing)]
     rows = [["rows of both jobs, against each other", of_two[0], "0", "0", of_two[1]]]
     for name, verdict in zip(("the local job", "the job on the cluster", kills), verdicts, strict=True):
-        counts = (sum(verdict["compared"].values()), *(verdict[kind] for kind in ("lost", "duplicated", "different")))
+        counts = (verdict.compared.total(), *(verdict.count(kind) for kind in KINDS[:3]))
         rows.append([f"verifier: {name}", *map(str, counts)])
     recovered = ", ".join(f"{seconds:.1f}" for seconds in killed.recovery_seconds)
     after = f"Seconds from a kill to the end of the first micro-batch that began after it: {recovered}."

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.faults.rig import Rig, rig
+from tests.faults.verdict import Verdict
 from tests.spark_cluster.standalone import HOST, StandaloneCluster
 from tests.waiting import wait_until
 
@@ -40,12 +41,12 @@ class Comparison:
     Attributes:
         rows: How many rows each table has, by name.
         differing: How many rows only one of the two has, by name.
-        verdicts: The verifier's JSON: of the local job, and of the one on the cluster.
+        verdicts: The verifier's: of the local job, and of the one on the cluster.
     """
 
     rows: dict[str, int]
     differing: dict[str, int]
-    verdicts: tuple[dict[str, Any], dict[str, Any]]
+    verdicts: tuple[Verdict, Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Killed:
     """A job whose workers were killed: for each kill, when the first batch that began after it had ended."""
 
     recovery_seconds: list[float]
-    verdict: dict[str, Any]
+    verdict: Verdict
 
 
 def on_cluster(cluster: StandaloneCluster) -> dict[str, str]:
