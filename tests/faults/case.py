@@ -5,10 +5,10 @@ clock readings and their quota versions; no snapshot is ever read into it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from typing import Any, Final
 
@@ -39,52 +39,45 @@ class QuickModel(ScalarModel):
 
     def load_quotas(self, rows: Iterable[QuotaRow], mode: str = "enforce") -> None:
         super().load_quotas(rows, mode)
-        self._known: dict[tuple[Any, ...], Any] = {}
+        self.known: dict[tuple[Any, ...], Any] = {}
 
-    def remembered(self) -> tuple[Any, ...]:
-        return self.rows, self._known
-
-    def go_back(self, remembered: tuple[Any, ...]) -> None:
-        self.rows, self._known = remembered
+    def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
+        if key not in self.known:
+            self.known[key] = find()
+        return self.known[key]
 
     def records(self, side: str, quota_type: str) -> bool:
-        key = ("records", side, quota_type)
-        if key not in self._known:
-            self._known[key] = super().records(side, quota_type)
-        return bool(self._known[key])
+        return bool(self._once(("records", side, quota_type), partial(super().records, side, quota_type)))
 
     def tags(self, side: str, quota_type: str, user: str, client: str) -> tuple[str, str]:
-        key = ("tags", side, quota_type, user, client)
-        if key not in self._known:
-            self._known[key] = super().tags(side, quota_type, user, client)
-        found: tuple[str, str] = self._known[key]
+        of_client = side, quota_type, user, client
+        found: tuple[str, str] = self._once(("tags", *of_client), partial(super().tags, *of_client))
         return found
 
     def quota_of(self, side: str, quota_type: str, tags: tuple[str, str]) -> tuple[int, QuotaRow] | None:
-        key = ("quota", side, quota_type, tags)
-        if key not in self._known:
-            self._known[key] = super().quota_of(side, quota_type, tags)
-        found: tuple[int, QuotaRow] | None = self._known[key]
-        return found
-
-    def except_client_ids(self, quota_type: str, user: str) -> Exceptions:
-        """The client-ids that resolve to another sensor than their user's; None if a name without a row does."""
-        key = ("excepted", quota_type, user)
-        if key not in self._known:
-            names = {client for _, client in self.rows if client not in {"", DEFAULT}}
-            apart = [name for name in sorted(names) if self.tags("enforced", quota_type, user, name) != (user, "")]
-            is_one_by_one = (
-                self.quota_of("enforced", quota_type, (user, _ANY_NAME)) is not None
-                and self.tags("enforced", quota_type, user, _ANY_NAME)[1] == _ANY_NAME
-            )
-            self._known[key] = None if is_one_by_one or len(apart) > _MOST_EXCEPTED else tuple(apart)
-        found: Exceptions = self._known[key]
+        of_tags = side, quota_type, tags
+        found: tuple[int, QuotaRow] | None = self._once(("quota", *of_tags), partial(super().quota_of, *of_tags))
         return found
 
     def excepted_of(self, quota_type: str, tags: tuple[str, str]) -> Exceptions:
-        """The exceptions of a throttle of a sensor with these tags; None if it holds clients."""
+        """The client-ids that resolve to another sensor than their user's.
+
+        None if a throttle of a sensor with these tags holds clients, as where a name without a row has a sensor.
+        """
         user, client = tags
-        return None if client or not user else self.except_client_ids(quota_type, user)
+        found: Exceptions = None
+        if user and not client:
+            found = self._once(("excepted", quota_type, user), partial(self._excepted, quota_type, user))
+        return found
+
+    def _excepted(self, quota_type: str, user: str) -> Exceptions:
+        names = {client for _, client in self.rows if client not in {"", DEFAULT}}
+        apart = [name for name in sorted(names) if self.tags("enforced", quota_type, user, name) != (user, "")]
+        is_one_by_one = (
+            self.quota_of("enforced", quota_type, (user, _ANY_NAME)) is not None
+            and self.tags("enforced", quota_type, user, _ANY_NAME)[1] == _ANY_NAME
+        )
+        return None if is_one_by_one or len(apart) > _MOST_EXCEPTED else tuple(apart)
 
 
 class Books:
@@ -104,7 +97,6 @@ class Books:
         self.gap: tuple[int, int] | None = None
         self.processed_at_ms = 0
         self._quotas = evidence.quotas
-        self._version: int | None = None
         self._forgiven: dict[tuple[str, str], int] | None = None
         self._remembered: dict[int, tuple[Any, ...]] = {}
 
@@ -122,15 +114,11 @@ class Books:
         return self.model.evaluated_at_ms or 0
 
     def put_in_force(self, version: int) -> None:
-        if version == self._version:
-            return
-        if version in self._remembered:
-            self.model.go_back(self._remembered[version])
-        else:
+        if version not in self._remembered:
             quotas = self._quotas.get(version, _NONE)
             self.model.load_quotas(quotas.rows, quotas.mode)
-            self._remembered[version] = self.model.remembered()
-        self._version = version
+            self._remembered[version] = self.model.rows, self.model.known
+        self.model.rows, self.model.known = self._remembered[version]
 
     def versions(self, first: int, last: int | None) -> list[int]:
         """The usable versions of the quota table from the first to the last of these, or to the newest."""

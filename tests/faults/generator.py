@@ -1,4 +1,4 @@
-"""Sends usage with known content and keeps a ledger of it: `python -m tests.faults.generator --help`.
+"""Sends usage with known content and keeps a ledger of it.
 
 The seed alone decides the messages; only the event times are those of the present. The generator runs until its
 standard input is closed. Then it waits for the messages that are under way and writes the ledger: one JSON object per
@@ -12,7 +12,6 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ RATES = {"producer_byte_rate": 10_000.0, "consumer_byte_rate": 20_000.0, "reques
 """The quotas the load is made for, per user."""
 _AMOUNTS = {"produced_bytes": 10_000, "fetched_bytes": 20_000, "io_time_ns": 50_000_000}
 """A second's worth of each."""
-
 _LARGEST_NAME_BYTES = 32_767
 _MAX_EVENT_AGE_MS = 86_400_000
 
@@ -127,40 +125,19 @@ class Content:
         return self._random.randrange(-self._skew_ms, self._skew_ms) if self._random.random() < 0.05 else 0
 
 
-def run(producer: Any, given: argparse.Namespace, content: Content, stop: threading.Event) -> Iterator[dict[str, Any]]:
-    sent: list[tuple[dict[str, Any], Any]] = []
-    began = time.monotonic()
-    while not stop.wait(max(began + len(sent) / given.per_second - time.monotonic(), 0)):
-        value, counts = content.message(time.time_ns() // 1_000_000)
-        key = f"{given.seed}/{len(sent)}"
-        line = {"key": key, **counts, "sha256": hashlib.sha256(value or b"").hexdigest()}
-        sent.append((line, producer.send(given.topic, value, key=key.encode())))
-    for line, future in sent:
-        try:
-            future.get(timeout=30)
-            yield {**line, "acknowledged": True}
-        except KafkaError:
-            yield {**line, "acknowledged": False}
-
-
-def _await_end_of_input(stop: threading.Event) -> None:
-    sys.stdin.read()
-    stop.set()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.generator", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--bootstrap-server", required=True)
-    parser.add_argument("--topic", default="quota.usage.v1")
+    parser.add_argument("--topic", required=True)
     parser.add_argument("--ledger", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--per-second", type=float, default=40)
     parser.add_argument("--garbage-share", type=float, default=0.03)
     parser.add_argument("--skew-ms", type=int, default=2_000)
     parser.add_argument("--new-client-share", type=float, default=0.0)
     given = parser.parse_args()
     stop = threading.Event()
-    threading.Thread(target=_await_end_of_input, args=(stop,), daemon=True).start()
+    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
     producer: Any = KafkaProducer(
         bootstrap_servers=given.bootstrap_server,
         acks="all",
@@ -171,8 +148,20 @@ def main() -> int:
         max_block_ms=60_000,
     )
     content = Content(given.seed, given.garbage_share, given.skew_ms, given.new_client_share)
+    sent: list[tuple[dict[str, Any], Any]] = []
+    began = time.monotonic()
+    while not stop.wait(max(began + len(sent) / given.per_second - time.monotonic(), 0)):
+        value, counts = content.message(time.time_ns() // 1_000_000)
+        key = f"{given.seed}/{len(sent)}"
+        line = {"key": key, **counts, "sha256": hashlib.sha256(value or b"").hexdigest()}
+        sent.append((line, producer.send(given.topic, value, key=key.encode())))
     with given.ledger.open("w", encoding="utf-8") as ledger:
-        for line in run(producer, given, content, stop):
+        for line, future in sent:
+            try:
+                future.get(timeout=30)
+                line["acknowledged"] = True
+            except KafkaError:
+                line["acknowledged"] = False
             ledger.write(json.dumps(line) + "\n")
     producer.close(timeout=10)
     return 0
