@@ -36,7 +36,8 @@ from pipeline.settings.model import (
 from pipeline.stream.checkpoint import OffsetRange
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, DriverEpoch, JobTables, RatesTable
 from pipeline.stream.micro_batch import BatchReport, MicroBatch
-from pipeline.stream.usage_columns import DEAD_LETTER_SCHEMA, USAGE_SCHEMA, CollectedBatch
+from pipeline.stream.usage_columns import CollectedBatch, ReadingRules
+from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import TableWriter, table_uri
@@ -57,7 +58,6 @@ from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.faults.evidence import Evidence, Message, evidence_of
 from tests.faults.generator import OFFENDERS, RATES, Content
 from tests.faults.rig import rules_of
-from tests.faults.usage_reading import read
 from tests.faults.verdict import Rules, Verdict
 from tests.faults.verifier import verify
 from tests.throttle_records import message
@@ -312,32 +312,9 @@ class HandJob:
         del count
         self.meanwhile()
         self._moved_of_batch[self.spark.query_id, frame.batch_id] = self._moved_ms
-        reading = read(self.messages[self.spark.span(frame.batch_id)], self.settings.engine.sample_window_ms)
-        names = ("sample_start_ms", "broker_id", "user", "client_id")
-        usage = [{**dict(zip(names, key, strict=True)), **row} for key, row in reading.usage.items()]
-        dead = [
-            {
-                "appended_at_ms": letter.appended_at_ms,
-                "partition": letter.partition,
-                "offset": letter.offset,
-                "element_index": letter.element_index,
-                "cause": "fault",
-                "value": letter.text if letter.element_index is None else json.dumps(letter.text).encode(),
-            }
-            for letter in reading.dead
-        ]
-        return CollectedBatch(
-            append_times_ms={
-                one.partition: one.appended_at_ms for one in self.messages[self.spark.span(frame.batch_id)]
-            },
-            usage=pa.Table.from_pylist(usage, USAGE_SCHEMA),
-            dead_letters=pa.Table.from_pylist(dead, DEAD_LETTER_SCHEMA),
-            good_count=reading.good_count,
-            clamped_count=reading.clamped_count,
-            ignored_count=reading.ignored_count,
-            dead_count=len(dead),
-            newest_event_ms=reading.newest_event_ms,
-        )
+        messages = self.messages[self.spark.span(frame.batch_id)]
+        rows = [{name: getattr(one, name) for name in MESSAGE_SCHEMA.names} for one in messages]
+        return read_usage(pa.Table.from_pylist(rows, MESSAGE_SCHEMA), ReadingRules.from_settings(self.settings))
 
 
 def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
