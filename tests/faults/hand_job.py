@@ -6,8 +6,8 @@ again after a crash. A crash is an exception at a failpoint, after which nothing
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,6 @@ from pipeline.throttle.publisher import Marker, Publisher
 from pipeline.throttle.shapes import CLIENTS, bounds_of, int64s, levels_of, types_of
 from quota.entity import DEFAULT
 from schemas.arrow import arrow_schema
-from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.fakes.topic import MemoryTopic, TopicBroker
@@ -270,7 +269,7 @@ class HandJob:
     def evidence(self) -> Evidence:
         records = [
             {**json.loads(one.value), "key": json.loads(one.key), "partition": 0}
-            for one in map(message, self._records())
+            for one in map(message, self.broker.records)
         ]
         stored = None if self._stored is None else {name: table.rows for name, table in self._stored.items()}
         evidence = evidence_of(self.settings.tables.root, TOPIC, self.messages, records, stored)
@@ -304,9 +303,6 @@ class HandJob:
             create_missing(self.settings.tables.root, [TABLES[name]])
             return DeltaRsWriter(table_uri(self.settings.tables.root, name), JOB)
         return MemoryWriter(self._stored[name], JOB)
-
-    def _records(self) -> list[ThrottleRecord]:
-        return self.broker.records
 
     def _collect(self, frame: Any, count: int | None) -> CollectedBatch:
         del count
@@ -356,6 +352,13 @@ class Load:
         self._send(12)
         self.job.step()
 
+    def steps(self, count: int) -> None:
+        _repeat(self.step, count)
+
+    def send_burst(self, who: str = "offender") -> None:
+        """A large event of each of eight users, above two of its quotas, with a debt of many slices."""
+        self.job.send(*_burst(self.job.clock.wall_ms, who))
+
     def _send(self, count: int) -> None:
         self.job.send(*(self.content.message(self.job.clock.wall_ms)[0] for _ in range(count)))
         self.job.clock.advance(_STEP_MS)
@@ -363,12 +366,15 @@ class Load:
     def run_until_killed_at(self, point: str) -> None:
         """Take steps until the job has died there. Then it is down for a moment."""
         with self.armed(point), pytest.raises(FailpointReached):
-            _repeat(self.job.start if point.startswith("start.") else self.step)
+            _repeat(self.job.start if point.startswith("start.") else self.step, 80)
         self.job.clock.advance(_DOWN_MS)
 
-    def armed(self, point: str, nth: int = 1) -> "_Armed":
+    @contextmanager
+    def armed(self, point: str, nth: int = 1) -> Iterator[None]:
         """Within the block the job dies when it comes to a failpoint for the nth time."""
-        return _Armed(self._monkeypatch, Failpoint(f"{point}:{nth}:raise"))
+        with self._monkeypatch.context() as patched:
+            patched.setattr(failpoints, "_armed", Failpoint(f"{point}:{nth}:raise"))
+            yield
 
     def edit(self, factor: float) -> None:
         self.job.edit({name: rate * factor for name, rate in RATES.items()})
@@ -382,6 +388,11 @@ class Load:
             self.job.clock.advance(_STEP_MS // 4)
             self.job.step()
         pytest.fail("the purgatory did not become empty")
+
+
+def _repeat(step: Callable[[], None], times: int) -> None:
+    for _ in range(times):
+        step()
 
 
 class Trouble:
@@ -400,8 +411,7 @@ class Trouble:
             # The only thing that a lost checkpoint may repeat: dead letters of a batch whose usage was not stored yet.
             self._start_again(point == "dead_letters.appended" or self._random.random() < 0.8)
         self._job.broker.is_reachable = True
-        for _ in range(3):
-            self._load.step()
+        self._load.steps(3)
 
     def _live(self, point: str) -> None:
         """Take up to 30 steps, until the job is killed."""
@@ -449,23 +459,6 @@ class Trouble:
             self._job.broker.marker = None
 
 
-class _Armed:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, failpoint: Failpoint) -> None:
-        self._monkeypatch = monkeypatch
-        self._failpoint = failpoint
-
-    def __enter__(self) -> None:
-        self._monkeypatch.setattr(failpoints, "_armed", self._failpoint)
-
-    def __exit__(self, *_: object) -> None:
-        self._monkeypatch.setattr(failpoints, "_armed", None)
-
-
-def _repeat(step: Callable[[], None]) -> None:
-    for _ in range(80):
-        step()
-
-
 AT_LEAST: Final = {
     **{"batches": 30, "messages": 300, "usage": 300, "dead_letters": 20, "clamped_events": 5, "late_events": 8},
     **{"decisions": 20, "holds": 20, "snapshots": 3, "buckets": 30, "full_buckets": 3},
@@ -479,44 +472,38 @@ AT_LEAST: Final = {
 def live(load: Load) -> None:
     """Load, restarts, a kill, edits, late usage, clocks ahead and set back, an old batch, a gap, and rest."""
     job = load.job
-    _steps(load, 6)
+    load.steps(6)
     job.start()
-    _steps(load, 3)
+    load.steps(3)
     load.run_until_killed_at("outbox.appended")
     load.edit(0.5)
     job.start()
-    _steps(load, 3)
+    load.steps(3)
     _send_late(load)
-    _steps(load, 2)
+    load.steps(2)
     load.edit(2.0)
-    _steps(load, 2)
+    load.steps(2)
     _send_from_a_clock_ahead(load)
-    _steps(load, 2)
+    load.steps(2)
     _start_when_throttles_have_ended(load)
     _set_clocks_back(load)
     _give_clients_sensors_of_their_own(load)
     _edit_during_a_batch(load, lambda: load.edit(1.0))
-    _steps(load, 3)
+    load.steps(3)
     _forgive(load)
     _owe_little(load)
     load.edit(4.0)
     load.come_to_rest()
     _come_back_late(load)
-    job.send(*_burst(job.clock.wall_ms))
-    _steps(load, 1)
+    load.send_burst()
+    load.step()
     _wake_up(load)
     load.edit(50.0)
-    _steps(load, 4)
+    load.steps(4)
     load.come_to_rest()
 
 
-def _steps(load: Load, count: int) -> None:
-    for _ in range(count):
-        load.step()
-
-
 def _burst(at_ms: int, who: str = "offender") -> list[bytes]:
-    """A large event of each of eight users, above two of its quotas, with a debt of many slices."""
     event = {"event_time_ms": at_ms, "client_id": "app", "produced_bytes": 120_000, "fetched_bytes": 300_000}
     return [json.dumps({**event, "user": f"{who}-{number}"}).encode() for number in range(OFFENDERS)]
 
@@ -539,7 +526,7 @@ def _send_from_a_clock_ahead(load: Load) -> None:
 def _start_when_throttles_have_ended(load: Load) -> None:
     """Nobody was there to look at throttles that end; their clients still owe."""
     job = load.job
-    job.send(*_burst(job.clock.wall_ms))
+    load.send_burst()
     load.step()
     job.clock.advance(2_500)
     job.start()
@@ -551,11 +538,11 @@ def _set_clocks_back(load: Load) -> None:
     job = load.job
     starts: tuple[Callable[[], object], ...] = (lambda: None, job.start)
     for start in starts:
-        job.send(*_burst(job.clock.wall_ms))
+        load.send_burst()
         load.step()
         job.set_clocks(-5_000, -5_000)
         start()
-        _steps(load, 12)
+        load.steps(12)
 
 
 def _give_clients_sensors_of_their_own(load: Load) -> None:
@@ -569,10 +556,10 @@ def _give_clients_sensors_of_their_own(load: Load) -> None:
         [QuotaChange("offender-3", DEFAULT, remove=True), QuotaChange("offender-2", "web", remove=True)],
     )
     for changes in edits:
-        job.send(*_burst(job.clock.wall_ms))
-        _steps(load, 2)
+        load.send_burst()
+        load.steps(2)
         job.quota_table.alter(changes, AUDIT)
-        _steps(load, 6)
+        load.steps(6)
 
 
 def edit_during_the_next_batch(job: HandJob, edit: Callable[[], object]) -> None:
@@ -588,7 +575,7 @@ def edit_during_the_next_batch(job: HandJob, edit: Callable[[], object]) -> None
 
 
 def _edit_during_a_batch(load: Load, edit: Callable[[], None]) -> None:
-    load.job.send(*_burst(load.job.clock.wall_ms, "newcomer"))
+    load.send_burst("newcomer")
     edit_during_the_next_batch(load.job, edit)
     load.step()
 
@@ -597,15 +584,15 @@ def _forgive(load: Load) -> None:
     """Debts are forgiven: without usage after it, between the pin of a batch and its decision, before a start."""
     job = load.job
     forgive = (partial(job.forgive, f"offender-{number}") for number in range(4, 7))
-    job.send(*_burst(job.clock.wall_ms))
-    _steps(load, 2)
+    load.send_burst()
+    load.steps(2)
     next(forgive)()
     job.clock.advance(_STEP_MS)
     job.step()
     _edit_during_a_batch(load, next(forgive))
     next(forgive)()
     job.start()
-    _steps(load, 2)
+    load.steps(2)
 
 
 def _owe_little(load: Load) -> None:
@@ -624,7 +611,7 @@ def _wake_up(load: Load) -> None:
     """The process stood still for so long that part of the usage of its next batch is too old to be answered."""
     job = load.job
     job.clock.advance(1_000)
-    job.send(*_burst(job.clock.wall_ms))
+    load.send_burst()
     job.clock.advance(job.settings.stream.max_decision_age_ms + 1)
     load.step()
 
@@ -632,7 +619,7 @@ def _wake_up(load: Load) -> None:
 def _come_back_late(load: Load) -> None:
     """The job was down for so long that what it finds is too old to be published."""
     job = load.job
-    job.send(*_burst(job.clock.wall_ms))
+    load.send_burst()
     job.clock.advance(job.settings.stream.max_decision_age_ms + 1)
     job.start()
     job.step()

@@ -91,14 +91,12 @@ def test_clocks_are_set_at_random_with_kills_around(seed: int, tmp_path: Path, m
     load = Load(tmp_path, monkeypatch, seed, in_memory=True)
     points = ("usage.appended", "batch.decided", "outbox.appended", "batches.appended", "check.appended")
     for number, by_ms in enumerate((20_000, -20_000, 3_600_000, -120_000, -3_600_000, 120_000)):
-        for _ in range(12):
-            load.step()
+        load.steps(12)
         load.job.set_clocks(by_ms, by_ms)
         if (number + seed) % 2:
             with load.armed(points[(number + seed) % len(points)]):
                 try:
-                    for _ in range(40):
-                        load.step()
+                    load.steps(40)
                 except FailpointReached:
                     load.job.start()
     load.come_to_rest()

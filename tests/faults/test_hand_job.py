@@ -76,8 +76,7 @@ def test_after_a_power_loss_the_job_goes_on_once_its_fixes_are_followed(
     cut: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = Load(tmp_path, monkeypatch)
-    for _ in range(8):
-        load.step()
+    load.steps(8)
     load.run_until_killed_at("outbox.appended")
     for name in cut:
         cut_newest_commits(f"{load.job.settings.tables.root}/{name}")
@@ -88,8 +87,7 @@ def test_after_a_power_loss_the_job_goes_on_once_its_fixes_are_followed(
         subprocess.run(["/bin/sh", "-e", "-c", fix[0]], check=True)
         followed += 1
     assert followed == len(cut)
-    for _ in range(8):
-        load.step()
+    load.steps(8)
     load.come_to_rest()
     numbers = [record.publish_seq for record in load.job.broker.records]
     assert numbers == sorted({*numbers}), "consumers take no number twice"

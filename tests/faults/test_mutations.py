@@ -41,8 +41,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandJob]:
     """A short life of a correct job."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         load = Load(tmp_path_factory.mktemp("short"), monkeypatch, in_memory=True)
-        for _ in range(30):
-            load.step()
+        load.steps(30)
         load.come_to_rest()
         yield load.job
 
