@@ -25,19 +25,7 @@ _NAMES = ("sample_start_ms", "broker_id", "user", "client_id")
 def check_batch(
     evidence: Evidence, rows: Tables, batch: Batch, books: Books, rules: Rules, verdict: Verdict
 ) -> list[Row]:
-    """Recompute one batch and compare; the books have its usage afterwards.
-
-    Args:
-        evidence: For the name of the usage topic.
-        rows: The batch's own rows by table.
-        batch: Which.
-        books: Have recorded all batches before.
-        rules: Of the job.
-        verdict: Takes what is found.
-
-    Returns:
-        Its decisions, as recomputed.
-    """
+    """Recompute one batch and compare it with its rows; its decisions. The books have recorded it afterwards."""
     limit_ms = batch.processed_at_ms + rules.clock_tolerance_ms
     reading = limited(read(batch.messages, books.sample_window_ms), limit_ms, books.sample_window_ms)
     own_ms = reading.newest_event_ms
@@ -157,13 +145,6 @@ def check_snapshot(
     The job goes on from what it wrote: what is full becomes a new bucket. So the verifier's own buckets that are full
     become new ones here too. Whether the snapshot has them plays no part in that.
 
-    Args:
-        batch: The snapshot was taken after it.
-        rows: Its rows of `sensor_state`, at least one.
-        books: Have recorded all batches up to this one.
-        versions: The quota versions that may have been in force, at least one.
-        verdict: Takes what is found.
-
     Returns:
         The buckets that are new from now on, with what was in them.
     """
@@ -199,12 +180,6 @@ def check_intervals(
 
     The snapshot after a batch is written when the next one begins: after the batch was collected, and before the next
     one was.
-
-    Args:
-        batches: In their order.
-        snapshots: Keys of the batches that have a snapshot after them.
-        rules: The interval.
-        verdict: Takes what is found.
     """
     taken = set(snapshots)
     latest_ms: int | None = None
@@ -324,13 +299,7 @@ _ANY_WINDOW_MS = 1_000
 
 
 def check_ledger(messages: Sequence[Message], ledger: Mapping[str, Row], verdict: Verdict) -> None:
-    """Compare the usage topic with the ledgers.
-
-    Args:
-        messages: Of the topic.
-        ledger: A line for each message that was sent, by its key.
-        verdict: Takes what is found.
-    """
+    """Compare the usage topic with the lines of the ledgers."""
     by_key = {_key(message): message for message in messages}
     acknowledged = [key for key, line in ledger.items() if line["acknowledged"]]
     # A message whose acknowledgement never came may be there or not.

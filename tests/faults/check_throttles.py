@@ -129,7 +129,7 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
 
     Args:
         case: All records with a smaller `publish_seq` are checked.
-        reign: Of the batch that the record is based on; the books have recorded it.
+        reign: Of the batch that the record is based on.
         row: Of `throttle_events`.
         decision: The batch's decision that asks for this hold; None without one.
     """
@@ -352,14 +352,7 @@ _BATCHES_TO_SETTLE: Final = 3
 
 
 def check_reign(case: Case, reign: Reign, rows: Iterable[Row], decisions: Iterable[Row]) -> None:
-    """Check the records that are based on one batch, then the silence about what the batch has decided.
-
-    Args:
-        case: All records based on earlier batches are checked, and the books have recorded this batch.
-        reign: Of the batch.
-        rows: Its rows of `throttle_events`.
-        decisions: Its decisions, as recomputed.
-    """
+    """Check the records that are based on one batch, then the silence about what the batch has decided."""
     asking = {Target.of(row): row for row in decisions if row["asks_hold"]}
     # Violations are written at one place among the records of the batch; it is not known if there are none.
     found: dict[Target, list[Held | None]] = {client: [case.held.get(client)] for client in asking}

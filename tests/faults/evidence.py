@@ -5,8 +5,10 @@ Reads with the Kafka and Delta libraries alone; nothing of the system under test
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +93,6 @@ def evidence_of(
     """What is on the topics, with what is in the tables.
 
     Args:
-        root: Of the Delta tables.
-        usage_topic: Its name.
-        messages: Of the usage topic.
-        records: Of the throttle topic.
         stored: Rows by table, for a job that keeps them elsewhere than under the root; the quota table is always there.
     """
     tables = {name: _rows(stored[name] if stored else _read(f"{root}/{name}")) for name in TABLES}
@@ -204,12 +202,8 @@ def cut(rows: Iterable[Row], messages: list[Message], topic: str, verdict: Verdi
 
 def _between(messages: list[Message], first: int, end: int) -> list[Message]:
     """Of messages in the order of their offsets those from one offset up to, not including, another."""
-    begin = bisect_left(messages, first, key=_offset)
-    return messages[begin : bisect_left(messages, end, key=_offset)]
-
-
-def _offset(message: Message) -> int:
-    return message.offset
+    offset = attrgetter("offset")
+    return messages[bisect_left(messages, first, key=offset) : bisect_left(messages, end, key=offset)]
 
 
 def _in_order(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
@@ -219,13 +213,7 @@ def _in_order(rows: Iterable[Row], verdict: Verdict) -> list[Row]:
     for query_id, of_query in by_query.items():
         ids = [row["batch_id"] for row in of_query]
         verdict.once_each("batches", ((query_id, n) for n in range(len(set(ids)))), ((query_id, n) for n in ids))
-    queries = sorted(by_query.values(), key=lambda of_query: Batch(of_query[0], ()).steady_ms)
-    return list(_chained(queries))
-
-
-def _chained(queries: list[list[Row]]) -> Iterator[Row]:
-    for of_query in queries:
-        yield from of_query
+    return list(chain(*sorted(by_query.values(), key=lambda of_query: Batch(of_query[0], ()).steady_ms)))
 
 
 def _offsets(text: str, topic: str) -> Offsets:

@@ -56,10 +56,9 @@ _BAD_ELEMENTS: tuple[Any, ...] = (
 
 
 class Content:
-    """Makes one message after the other.
+    """Makes one message after the other; the same seed gives the same messages.
 
     Args:
-        seed: The same seed gives the same messages.
         garbage_share: The share of messages that are not usage.
         skew_ms: One event in twenty is dated up to this long into the future or the past.
         new_client_share: The share of events with a client-id that was never used before.

@@ -66,7 +66,6 @@ class Rig:
     """A job, its load and its judge.
 
     Attributes:
-        job: The process under test.
         ledgers: The folder of the generators' ledgers.
         generators: The generators by their ledgers.
         aws_environment: With which the verifier reads tables in a store: it knows nothing of kquota's settings.

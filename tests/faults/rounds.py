@@ -71,10 +71,6 @@ def play(
     """Run one round with one failpoint.
 
     Args:
-        point: The name of the failpoint.
-        folder: For tables, checkpoint and ledger.
-        bootstrap_servers: Of a broker that others may share.
-        seed: Of the load.
         in_process: Raise an error at the failpoint instead of a kill; then the job restarts inside its process. Not
             possible for the failpoints of the start.
         clock: The wall clock of all processes; None = the machine's.
