@@ -1,4 +1,4 @@
-"""Usage, dead letters, decisions, snapshots of buckets, outbox and ledger: recomputed, and compared row for row."""
+"""Usage, dead letters, decisions, snapshots of buckets, and outbox: recomputed, and compared row for row."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from typing import Final
 
 from schemas.throttle_record import Target
 from tests.faults.case import Books
-from tests.faults.evidence import Batch, Evidence, Message, Row
+from tests.faults.evidence import Batch, Evidence, Row
 from tests.faults.usage_reading import SUMS, DeadLetter, Reading, limited, read
 from tests.faults.verdict import Rules, Values, Verdict
 from tests.quota.model import Sensor
@@ -293,34 +293,3 @@ def check_pairs(evidence: Evidence, verdict: Verdict) -> None:
             running[client] = row
     for client, row in running.items():
         verdict.tell("pairs", "lost", f"the release of {client}, held since publish_seq {row['publish_seq']}")
-
-
-_ANY_WINDOW_MS = 1_000
-
-
-def check_ledger(messages: Sequence[Message], ledger: Mapping[str, Row], verdict: Verdict) -> None:
-    """Compare the usage topic with the lines of the ledgers."""
-    by_key = {_key(message): message for message in messages}
-    acknowledged = [key for key, line in ledger.items() if line["acknowledged"]]
-    # A message whose acknowledgement never came may be there or not.
-    found = [key for key in map(_key, messages) if key not in ledger or ledger[key]["acknowledged"]]
-    verdict.once_each("ledger", acknowledged, found)
-    for key, line in ledger.items():
-        if key in by_key:
-            message = by_key[key]
-            wanted = {name: line[name] for name in ("good", "dead", "ignored", "sha256")}
-            verdict.same_values("ledger", f"message {key}", wanted, _held_by(message))
-
-
-def _held_by(message: Message) -> Row:
-    reading = read([message], _ANY_WINDOW_MS)
-    return {
-        "good": reading.good_count,
-        "dead": len(reading.dead),
-        "ignored": reading.ignored_count,
-        "sha256": hashlib.sha256(message.value or b"").hexdigest(),
-    }
-
-
-def _key(message: Message) -> str:
-    return (message.key or b"").decode()

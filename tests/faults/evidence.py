@@ -6,10 +6,9 @@ Reads with the Kafka and Delta libraries alone; nothing of the system under test
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -49,7 +48,6 @@ class Evidence:
         tables: Rows by table.
         quotas: The quota table by version, from the oldest that a row names to the newest.
         scope: Of the quota table: cluster or broker.
-        ledger: What the generator says it has sent, by key; None without a ledger.
         starts: When a driver took over the running throttles, epoch milliseconds by its wall clock; None: not known.
             If its wall clock was set, by the first one: as if it had not been set.
         moved: Of each start, how far the wall clock was from the first one, and the first `publish_seq` after it;
@@ -62,14 +60,11 @@ class Evidence:
     tables: dict[str, list[Row]]
     quotas: dict[int, Quotas]
     scope: str = "cluster"
-    ledger: dict[str, Row] | None = None
     starts: list[int] | None = None
     moved: Sequence[tuple[int, int]] = ()
 
 
-def gather(
-    root: str, bootstrap_servers: str, usage_topic: str, throttle_topic: str, ledgers: Sequence[Path] = ()
-) -> Evidence:
+def gather(root: str, bootstrap_servers: str, usage_topic: str, throttle_topic: str) -> Evidence:
     messages = [
         Message(record.partition, record.offset, record.timestamp, record.key, record.value)
         for record in read_topic(bootstrap_servers, usage_topic)
@@ -79,8 +74,7 @@ def gather(
         for record in read_topic(bootstrap_servers, throttle_topic)
     ]
     messages.sort(key=lambda message: (message.partition, message.offset))
-    evidence = evidence_of(root, usage_topic, messages, records)
-    return replace(evidence, ledger=_ledger(ledgers) if ledgers else None)
+    return evidence_of(root, usage_topic, messages, records)
 
 
 def evidence_of(
@@ -125,11 +119,6 @@ def _quotas(uri: str, version: int) -> Quotas:
     table = DeltaTable(uri, version=version)
     mode = table.metadata().configuration.get("kquota.mode", "enforce")
     return Quotas(tuple(table.to_pyarrow_table().to_pylist()), mode)
-
-
-def _ledger(paths: Sequence[Path]) -> dict[str, Row]:
-    texts = (line for path in paths for line in path.read_text(encoding="utf-8").splitlines())
-    return {line["key"]: line for line in map(json.loads, texts)}
 
 
 Offsets = dict[int, int]

@@ -1,23 +1,18 @@
-"""Sends usage with known content and keeps a ledger of it.
+"""Sends usage until its standard input is closed, and returns when the broker has all of it.
 
-The seed alone decides the messages; only the event times are those of the present. The generator runs until its
-standard input is closed. Then it waits for the messages that are under way and writes the ledger: one JSON object per
-message, with its key, what it contains, and whether the broker has acknowledged it.
+The seed alone decides the messages; only the event times are those of the present.
 """
 
 import argparse
-import hashlib
 import json
 import random
 import sys
 import threading
 import time
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError
 
 OFFENDERS = 8
 QUIET_CLIENTS = 12
@@ -71,19 +66,16 @@ class Content:
         self._new_client_share = new_client_share
         self._new_clients = count()
 
-    def message(self, now_ms: int) -> tuple[bytes | None, dict[str, int]]:
-        """The next value, and how many good, dead and ignored parts it has."""
+    def message(self, now_ms: int) -> bytes | None:
+        """The next value: an event, an array of events, nothing, or garbage."""
         kind = self._random.random()
         if kind < self._garbage_share:
-            return self._garbage(now_ms), {"good": 0, "dead": 1, "ignored": 0}
+            return self._garbage(now_ms)
         if kind < self._garbage_share + 0.03:
-            return self._random.choice((None, b"[]")), {"good": 0, "dead": 0, "ignored": 1}
+            return self._random.choice((None, b"[]"))
         if kind < self._garbage_share + 0.15:
-            elements = [self._element(now_ms) for _ in range(self._random.randrange(1, 6))]
-            bad = [element for element in elements if element in _BAD_ELEMENTS]
-            counts = {"good": len(elements) - len(bad), "dead": len(bad), "ignored": 0}
-            return json.dumps(elements).encode(), counts
-        return json.dumps(self._event(now_ms)).encode(), {"good": 1, "dead": 0, "ignored": 0}
+            return json.dumps([self._element(now_ms) for _ in range(self._random.randrange(1, 6))]).encode()
+        return json.dumps(self._event(now_ms)).encode()
 
     def _garbage(self, now_ms: int) -> bytes:
         """A message that is no usage, among them one dated a minute more than a day ago."""
@@ -128,7 +120,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.generator", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--topic", required=True)
-    parser.add_argument("--ledger", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--per-second", type=float, default=40)
     parser.add_argument("--garbage-share", type=float, default=0.03)
@@ -147,21 +138,12 @@ def main() -> int:
         max_block_ms=60_000,
     )
     content = Content(given.seed, given.garbage_share, given.skew_ms, given.new_client_share)
-    sent: list[tuple[dict[str, Any], Any]] = []
-    began = time.monotonic()
-    while not stop.wait(max(began + len(sent) / given.per_second - time.monotonic(), 0)):
-        value, counts = content.message(time.time_ns() // 1_000_000)
-        key = f"{given.seed}/{len(sent)}"
-        line = {"key": key, **counts, "sha256": hashlib.sha256(value or b"").hexdigest()}
-        sent.append((line, producer.send(given.topic, value, key=key.encode())))
-    with given.ledger.open("w", encoding="utf-8") as ledger:
-        for line, future in sent:
-            try:
-                future.get(timeout=30)
-                line["acknowledged"] = True
-            except KafkaError:
-                line["acknowledged"] = False
-            ledger.write(json.dumps(line) + "\n")
+    began, sent = time.monotonic(), 0
+    while not stop.wait(max(began + sent / given.per_second - time.monotonic(), 0)):
+        value = content.message(time.time_ns() // 1_000_000)
+        producer.send(given.topic, value, key=f"{given.seed}/{sent}".encode())
+        sent += 1
+    producer.flush(timeout=90)
     producer.close(timeout=10)
     return 0
 

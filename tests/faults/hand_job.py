@@ -360,7 +360,7 @@ class Load:
         self.job.send(*_burst(self.job.clock.wall_ms, who))
 
     def _send(self, count: int) -> None:
-        self.job.send(*(self.content.message(self.job.clock.wall_ms)[0] for _ in range(count)))
+        self.job.send(*(self.content.message(self.job.clock.wall_ms) for _ in range(count)))
         self.job.clock.advance(_STEP_MS)
 
     def run_until_killed_at(self, point: str) -> None:

@@ -66,15 +66,12 @@ class Rig:
     """A job, its load and its judge.
 
     Attributes:
-        ledgers: The folder of the generators' ledgers.
-        generators: The generators by their ledgers.
         aws_environment: With which the verifier reads tables in a store: it knows nothing of kquota's settings.
         clock: The wall clock of job, broker and generators; None = the machine's.
     """
 
     job: RunningJob
-    ledgers: Path
-    generators: dict[Path, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    generators: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     aws_environment: Mapping[str, str] = field(default_factory=dict)
     clock: SteppedClock | None = None
     _lives: list[tuple[int, int]] = field(default_factory=list)
@@ -88,21 +85,19 @@ class Rig:
     def tables(self) -> str:
         return self.job.settings.tables.root
 
-    def begin_load(self, seed: int, *options: str) -> Path:
-        """Start a generator, which runs until `end_load`. Returns its ledger."""
-        ledger = self.ledgers / f"ledger-{len(self.generators)}.jsonl"
+    def begin_load(self, seed: int, *options: str) -> "subprocess.Popen[bytes]":
+        """Start a generator, which runs until `end_load`."""
         command = [sys.executable, "-m", "tests.faults.generator", "--topic", self.job.usage_topic]
-        command += ["--bootstrap-server", self.job.bootstrap_servers, "--ledger", str(ledger), "--seed", str(seed)]
-        self.generators[ledger] = subprocess.Popen([*command, *options], stdin=subprocess.PIPE)
-        return ledger
+        command += ["--bootstrap-server", self.job.bootstrap_servers, "--seed", str(seed), *options]
+        self.generators.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+        return self.generators[-1]
 
-    def end_load(self, *ledgers: Path, wait: bool = True) -> None:
-        """End these generators, or all if none is named. Returns when their ledgers are written."""
-        ending = [self.generators[ledger] for ledger in ledgers or self.generators]
-        for process in ending:
+    def end_load(self, only: "subprocess.Popen[bytes] | None" = None) -> None:
+        """Tell one generator to end, or all: then it returns when the broker has what they have sent."""
+        for process in [only] if only else self.generators:
             if process.stdin is not None:
                 process.stdin.close()
-        for process in ending if wait else ():
+        for process in () if only else self.generators:
             process.wait(90)
 
     def start(self, failpoint: str | None = None, wait: bool = True) -> float:
@@ -139,8 +134,18 @@ class Rig:
             raise AssertionError("\n".join(["the job did not end:", *self.job.log[-40:]])) from exc
 
     def is_drained(self) -> bool:
-        """True if every message is in a batch that is done, and every throttle has ended."""
-        return self._read_to() == self._ends() and self._is_newest_told() and not self._held()
+        """True if every message is in a batch that is done, and every throttle has ended.
+
+        The job must have told its newest batch: with slow commits, its records come a second after its row.
+        """
+        rows = self.job.table("batches", ["processed_at_ms", "batch_id", "end_offsets"]).to_pylist()
+        ends: dict[int, int] = {}
+        for row in sorted(rows, key=self._collected_ms):
+            of_topic = json.loads(row["end_offsets"])[self.job.usage_topic]
+            ends |= {int(partition): offset for partition, offset in of_topic.items() if offset}
+            told = f"batch_id={row['batch_id']} "
+        is_read = ends == self._ends() and (not rows or any(told in line for line in self.job.log[::-1]))
+        return is_read and not self._held()
 
     def drain(self) -> None:
         self.job.wait_until(self.is_drained, "every message to be in a batch and every throttle to end")
@@ -148,15 +153,15 @@ class Rig:
     def verdict(self, at_least: Mapping[str, int]) -> Verdict:
         """What the verifier says; it must have compared at least so much, by the names of its checks."""
         with patch.dict(os.environ, self.aws_environment):
-            throttle_topic, ledgers = f"{self.job.name}.throttle", list(self.generators)
-            evidence = gather(self.tables, self.job.bootstrap_servers, self.job.usage_topic, throttle_topic, ledgers)
+            topics = self.job.usage_topic, f"{self.job.name}.throttle"
+            evidence = gather(self.tables, self.job.bootstrap_servers, *topics)
         evidence.starts = list(starts_in(self.job.log, time.time() + (_LONGEST_AHEAD_SECONDS if self.clock else 0)))
         if self._clock_history is not None:
             evidence = self._clock_history.tell(evidence)
         return verify(evidence, rules_of(self.job.settings), at_least)
 
     def close(self) -> None:
-        for process in self.generators.values():
+        for process in self.generators:
             process.kill()
             process.communicate()
         self.job.close()
@@ -169,20 +174,6 @@ class Rig:
         """When a batch was collected, by a clock that was never set."""
         history, reading_ms = self._clock_history, int(batch["processed_at_ms"])
         return reading_ms if history is None else reading_ms - history.moved_ms(reading_ms)
-
-    def _read_to(self) -> dict[int, int]:
-        rows = self.job.table("batches", ["processed_at_ms", "end_offsets"]).to_pylist()
-        ends: dict[int, int] = {}
-        for row in sorted(rows, key=self._collected_ms):
-            of_topic = json.loads(row["end_offsets"])[self.job.usage_topic]
-            ends |= {int(partition): offset for partition, offset in of_topic.items()}
-        return {partition: end for partition, end in ends.items() if end}
-
-    def _is_newest_told(self) -> bool:
-        """Whether the job has told its newest batch: with slow commits, its records come a second after its row."""
-        rows = self.job.table("batches", ["processed_at_ms", "batch_id"]).to_pylist()
-        newest = max(rows, key=self._collected_ms, default=None)
-        return newest is None or any(f"batch_id={newest['batch_id']} " in line for line in self.job.log[::-1])
 
     def _ends(self) -> dict[int, int]:
         topic = self.job.usage_topic
@@ -213,16 +204,11 @@ def starts_in(log: Iterable[str], now_seconds: float) -> Iterator[int]:
 
 
 @contextmanager
-def rig(
-    name: str, folder: Path, bootstrap_servers: str, ledgers: Path | None = None, **overrides: str
-) -> Iterator[Rig]:
-    """A job with topics, tables and quotas of its own, not started yet. Everything is ended when the block ends.
-
-    Ledgers are kept beside the job's tables, unless another folder is given.
-    """
+def rig(name: str, folder: Path, bootstrap_servers: str, **overrides: str) -> Iterator[Rig]:
+    """A job with topics, tables and quotas of its own, not started yet. Everything is ended when the block ends."""
     job = RunningJob(name, folder, bootstrap_servers, {**SETTINGS, **overrides})
     job.create_topics()
-    made = Rig(job, ledgers or folder)
+    made = Rig(job)
     create_missing(made.tables)
     made.set_quotas()
     try:

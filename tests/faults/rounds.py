@@ -29,7 +29,7 @@ _BATCHES_AFTER_STEPS: Final = 2
 STEPS: Final = ((20, -3_600), (-20, 3_600), (3_600, -20), (-3_600, 20))
 """By how many seconds the clocks are set while the job runs, and while it is down. In all, they are not set."""
 AT_LEAST: Final = {
-    **{"messages": 100, "batches": 3, "usage": 50, "dead_letters": 3, "clamped_events": 1, "ledger": 100},
+    **{"messages": 100, "batches": 3, "usage": 50, "dead_letters": 3, "clamped_events": 1},
     **{"decisions": 5, "holds": 5, "snapshots": 2, "buckets": 2, "full_buckets": 1},
     **{"begins": 3, "renewals": 3, "checks": 5, "releases": 3, "publish_seq": 10, "topic": 10, "pairs": 10},
 }
@@ -129,7 +129,7 @@ def _die(rigged: Rig, failpoint: str, step_seconds: int = 0) -> None:
 _KILLS: Final = 2
 _LIFE_SECONDS: Final = (6.0, 14.0)
 _STORED_AT_LEAST: Final = {
-    **{"messages": 100, "batches": 10, "usage": 50, "dead_letters": 3, "ledger": 100},
+    **{"messages": 100, "batches": 10, "usage": 50, "dead_letters": 3},
     **{"decisions": 5, "renewals": 3, "releases": 3, "publish_seq": 10, "topic": 10},
 }
 
@@ -142,7 +142,7 @@ def play_stored(
     overrides = {**store.environment, "KQUOTA_TABLES__ROOT": store.address(f"{name}/tables")}
     if is_checkpoint_stored:
         overrides["KQUOTA_STREAM__CHECKPOINT"] = store.address(f"{name}/checkpoint")
-    with rig(name, folder, bootstrap_servers, None, **overrides) as rigged:
+    with rig(name, folder, bootstrap_servers, **overrides) as rigged:
         rigged.aws_environment = store.aws_environment
         rigged.begin_load(seed)
         recoveries = [rigged.start()]

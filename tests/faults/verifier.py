@@ -16,7 +16,6 @@ from tests.faults.case import Books, Case, Reign
 from tests.faults.check_tables import (
     check_batch,
     check_intervals,
-    check_ledger,
     check_pairs,
     check_sequence,
     check_snapshot,
@@ -51,8 +50,6 @@ def verify(evidence: Evidence, rules: Rules | None = None, at_least: Mapping[str
         check_intervals(batches, by_batch["sensor_state"], rules, verdict)
     check_sequence(evidence, rules, verdict)
     check_pairs(evidence, verdict)
-    if evidence.ledger is not None:
-        check_ledger(evidence.messages, evidence.ledger, verdict)
     verdict.demand(at_least or {})
     return verdict
 

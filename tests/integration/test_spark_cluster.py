@@ -44,7 +44,7 @@ def test_workers_killed_under_load_cost_nothing(
 
 def test_a_job_without_a_master_says_so_and_ends_with_6(broker: EmbeddedBroker, tmp_path: Path) -> None:
     cluster = StandaloneCluster(tmp_path / "spark")
-    with rig("alone", tmp_path, broker.bootstrap_servers, None, **on_cluster(cluster)) as rigged:
+    with rig("alone", tmp_path, broker.bootstrap_servers, **on_cluster(cluster)) as rigged:
         rigged.start(wait=False)
         rigged.job.wait_for_line(f"no Spark master at {cluster.master} has taken this application")
         assert rigged.job.process is not None
@@ -54,7 +54,7 @@ def test_a_job_without_a_master_says_so_and_ends_with_6(broker: EmbeddedBroker, 
 def test_a_job_waits_for_executors_and_ends_at_once_when_asked_to(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with (
         standalone_cluster(tmp_path / "spark", workers=0) as cluster,
-        rig("waiting", tmp_path, broker.bootstrap_servers, None, **on_cluster(cluster)) as rigged,
+        rig("waiting", tmp_path, broker.bootstrap_servers, **on_cluster(cluster)) as rigged,
     ):
         rigged.begin_load(23)
         rigged.start(wait=False)

@@ -37,7 +37,7 @@ _LAST_QUOTA_FACTOR: Final = 1e4
 _SETTLED_SECONDS: Final = 15.0
 _DISK_MB: Final = 1_000
 _PER_MINUTE: Final = {
-    **{"messages": 1_200, "ledger": 1_200, "batches": 1, "usage": 600, "dead_letters": 60, "clamped_events": 10},
+    **{"messages": 1_200, "batches": 1, "usage": 600, "dead_letters": 60, "clamped_events": 10},
     **{"late_events": 10, "decisions": 10, "holds": 10, "snapshots": 1, "buckets": 5, "full_buckets": 1},
     **{"begins": 5, "renewals": 5, "checks": 10, "releases": 2, "publish_seq": 20, "topic": 20, "pairs": 20},
 }
@@ -124,7 +124,7 @@ def main() -> int:
             stepped_clock(folder) if COMPILER else nullcontext() as clock,
             EmbeddedBroker(folder / "broker", options=BROKER) as broker,
             nullcontext() if given.keep else small_disk(folder / "job", _DISK_MB) as disk,
-            rig("soak", folder / "job", broker.bootstrap_servers, ledgers=folder) as rigged,
+            rig("soak", folder / "job", broker.bootstrap_servers) as rigged,
         ):
             rigged.clock = clock
             if given.spare_job:

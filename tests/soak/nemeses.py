@@ -106,9 +106,9 @@ class Nemeses:
 
     def _extra_load(self, *options: str) -> None:
         self._loads += 1
-        ledger = self.rigged.begin_load(self._loads, *options)
+        flood = self.rigged.begin_load(self._loads, *options)
         time.sleep(_FLOOD_SECONDS)
-        self.rigged.end_load(ledger, wait=False)
+        self.rigged.end_load(flood)
 
     def _admin(self, call: str, argument: Any) -> None:
         with suppress(KafkaError):
