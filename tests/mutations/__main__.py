@@ -1,6 +1,6 @@
 """Plants each defect into a copy of the tree, one at a time, and says which test finds it.
 
-    python -m tests.mutations [--only TEXT] [--all] [--jobs N] [--table FILE]
+    python -m tests.mutations [--only TEXT] [--all] [--jobs N]
 
 Runs for each defect only the tests that its row names, up to the first that fails. The same tests run once without a
 defect: what fails there finds nothing. The defects of tests/faults/mutations.py are seeded by their own test, which
@@ -15,14 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
-from bench.pages import table
 from tests.faults.mutations import MUTATIONS
 from tests.mutations.defects import DEFECTS
 from tests.mutations.planting import ROOT, Defect, NotPlantable, Tree
@@ -34,24 +32,18 @@ _VERIFIER: Final = "tests/faults/test_mutations.py"
 _ENDED: Final = re.compile(r"^(PASSED|FAILED|ERROR) (.*?)(?: - .*)?$", re.MULTILINE)
 _TESTS_FAILED: Final = 1
 
+_T = TypeVar("_T")
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+
+class Outcome(NamedTuple):
     """What became of a defect: the test that finds it, or why there is none."""
 
     what: str
-    where: str
     finder: str
     trouble: str = ""
 
-    @property
-    def text(self) -> str:
-        """Found by which test, or what else."""
-        return self.trouble or self.finder
 
-
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(NamedTuple):
     """How a run of pytest ended."""
 
     code: int
@@ -75,11 +67,15 @@ class Workshop:
 
     def outcome(self, defect: Defect) -> Outcome:
         """Plant a defect, run the tests that should find it, and take it out again."""
-        found = Outcome(defect.what, defect.where, defect.finder)
+        found = self._looked_for(defect)
+        print(f"{defect.what}  →  {found.trouble or found.finder}", flush=True)  # noqa: T201
+        return found
+
+    def _looked_for(self, defect: Defect) -> Outcome:
         try:
             planted = self._tree.planted(defect)
         except NotPlantable as exc:
-            return replace(found, trouble=f"cannot be planted any more: {exc}")
+            return Outcome(defect.what, "", f"cannot be planted any more: {exc}")
         path = self._copy / planted.path
         sound = path.read_text(encoding="utf-8")
         self._write(path, planted.text)
@@ -88,14 +84,14 @@ class Workshop:
         finally:
             self._write(path, sound)
         if ran is None:
-            return replace(found, trouble=f"NO ANSWER within {_PATIENCE_SECONDS} s")
+            return Outcome(defect.what, "", f"NO ANSWER within {_PATIENCE_SECONDS} s")
         failed = ran.ended("FAILED", "ERROR")
         if ran.code == _TESTS_FAILED and failed:
-            return replace(found, finder=failed[0])
+            return Outcome(defect.what, failed[0])
         if ran.code == 0:
-            return replace(found, trouble=f"NOT FOUND by {defect.finder}")
+            return Outcome(defect.what, "", f"NOT FOUND by {defect.finder}")
         last = next(filter(None, reversed(ran.printed.splitlines())), "")
-        return replace(found, trouble=f"NOT RUN, pytest ended with {ran.code}: {last}")
+        return Outcome(defect.what, "", f"NOT RUN, pytest ended with {ran.code}: {last}")
 
     def run(self, tests: Iterable[str], *options: str) -> Ran | None:
         """Run tests in the copy; None if they do not end."""
@@ -119,6 +115,22 @@ class Workshop:
             return None
         return Ran(done.returncode, done.stdout)
 
+    def failing(self, defects: Sequence[Defect]) -> set[str]:
+        """The tests of these defects that fail, or do not run, without any."""
+        failed: set[str] = set()
+        for is_slow in (False, True):
+            tests = dict.fromkeys(test for one in defects if one.is_slow is is_slow for test in one.finder.split())
+            ran = self.run(tests, *_choice(is_slow)) if tests else Ran(0, "")
+            failed.update(tests if ran is None else ran.ended("FAILED", "ERROR"))
+        return failed
+
+    def by_verifier(self, defects: Sequence[str]) -> list[Outcome]:
+        """The defects that a test seeds by itself: it passes if the verifier finds them."""
+        tests = {what: f"{_VERIFIER}::test_a_seeded_defect_is_found[{what}]" for what in defects}
+        ran = self.run(tests.values()) if tests else None
+        passed = ran.ended("PASSED") if ran else []
+        return [Outcome(what, test, "" if test in passed else f"NOT FOUND by {test}") for what, test in tests.items()]
+
     def _write(self, path: Path, text: str) -> None:
         """Each text has a time of its own: Python takes compiled modules by time and size."""
         path.write_text(text, encoding="utf-8")
@@ -127,8 +139,13 @@ class Workshop:
 
 
 def main() -> int:
-    """Look for all defects and print the table. Returns 1 if one is not found."""
-    given = _arguments()
+    """Look for all defects and print what is not found. Returns 1 if there is any."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description="Look for planted defects.")
+    about = "only defects with this text in their sentence or in the names of their tests"
+    parser.add_argument("--only", default="", help=about)
+    parser.add_argument("--all", action="store_true", help="also those that only a broker or Spark finds")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at a time")
+    given = parser.parse_args()
     chosen = [defect for defect in DEFECTS if given.only in defect.what or given.only in defect.finder]
     chosen = [defect for defect in chosen if given.all or not defect.is_slow]
     seeded = [what for what in MUTATIONS if given.only in what or given.only in _VERIFIER]
@@ -136,81 +153,30 @@ def main() -> int:
         free: SimpleQueue[Workshop] = SimpleQueue()
         for number in range(given.jobs):
             free.put(Workshop(Path(folder) / str(number)))
-        without = pool.submit(_without, free, chosen)
-        by_verifier = pool.submit(_by_verifier, free, seeded)
-        outcomes = list(pool.map(lambda defect: _looked_for(free, defect), chosen))
+
+        def in_a_workshop(work: Callable[[Workshop], _T]) -> _T:
+            workshop = free.get()
+            try:
+                return work(workshop)
+            finally:
+                free.put(workshop)
+
+        without = pool.submit(in_a_workshop, lambda workshop: workshop.failing(chosen))
+        by_verifier = pool.submit(in_a_workshop, lambda workshop: workshop.by_verifier(seeded))
+        found = list(pool.map(lambda defect: in_a_workshop(lambda workshop: workshop.outcome(defect)), chosen))
         unsound = without.result()
-        outcomes = [_judged(outcome, unsound) for outcome in outcomes] + by_verifier.result()
-    lost = [outcome for outcome in outcomes if outcome.trouble]
-    for outcome in lost:
-        print(f"{outcome.what}: {outcome.trouble}")  # noqa: T201
-    print(f"{len(outcomes) - len(lost)} of {len(outcomes)} defects are found")  # noqa: T201
-    if given.table:
-        rows = table(
-            ["defect", "planted in", "found by"], [[one.what, f"`{one.where}`", f"`{one.text}`"] for one in outcomes]
-        )
-        given.table.write_text(f"{rows}\n", encoding="utf-8")
-    return int(bool(lost))
-
-
-def _looked_for(free: "SimpleQueue[Workshop]", defect: Defect) -> Outcome:
-    workshop = free.get()
-    try:
-        outcome = workshop.outcome(defect)
-    finally:
-        free.put(workshop)
-    print(f"{outcome.what}  →  {outcome.text}", flush=True)  # noqa: T201
-    return outcome
-
-
-def _without(free: "SimpleQueue[Workshop]", defects: list[Defect]) -> set[str]:
-    """The tests that fail, or do not run, without a defect."""
-    failed: set[str] = set()
-    workshop = free.get()
-    try:
-        for is_slow in (False, True):
-            tests = dict.fromkeys(test for one in defects if one.is_slow is is_slow for test in one.finder.split())
-            ran = workshop.run(tests, *_choice(is_slow)) if tests else Ran(0, "")
-            failed.update(tests if ran is None else ran.ended("FAILED", "ERROR"))
-    finally:
-        free.put(workshop)
-    return failed
-
-
-def _judged(outcome: Outcome, unsound: set[str]) -> Outcome:
-    if outcome.trouble or outcome.finder not in unsound:
-        return outcome
-    return replace(outcome, trouble=f"NOT FOUND: {outcome.finder} fails without a defect, too")
-
-
-def _by_verifier(free: "SimpleQueue[Workshop]", defects: list[str]) -> list[Outcome]:
-    """The defects that a test seeds by itself: it passes if the verifier finds them."""
-    tests = {what: f"{_VERIFIER}::test_a_seeded_defect_is_found[{what}]" for what in defects}
-    workshop = free.get()
-    try:
-        ran = workshop.run(tests.values()) if tests else None
-    finally:
-        free.put(workshop)
-    passed = set() if ran is None else set(ran.ended("PASSED"))
-    return [
-        Outcome(what, MUTATIONS[what].name, test, "" if test in passed else f"NOT FOUND by {test}")
-        for what, test in tests.items()
+        outcomes = found + by_verifier.result()
+    troubles = [
+        f"{one.what}: {one.trouble or f'NOT FOUND: {one.finder} fails without a defect, too'}"
+        for one in outcomes
+        if one.trouble or one.finder in unsound
     ]
+    print(*troubles, f"{len(outcomes) - len(troubles)} of {len(outcomes)} defects are found", sep="\n")  # noqa: T201
+    return int(bool(troubles))
 
 
 def _choice(is_slow: bool) -> Sequence[str]:
     return () if is_slow else ("-m", _QUICK)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description="Look for planted defects.")
-    parser.add_argument(
-        "--only", default="", help="only defects with this text in their sentence or in the names of their tests"
-    )
-    parser.add_argument("--all", action="store_true", help="also those that only a broker or Spark finds")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at a time")
-    parser.add_argument("--table", type=Path, help="a Markdown file for the table")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":
