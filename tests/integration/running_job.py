@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from kafka import KafkaAdminClient, KafkaProducer
@@ -40,7 +41,6 @@ class RunningJob:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The settings of the job, as environment variables."""
         return {
             "KQUOTA_JOB": self.name,
             "KQUOTA_CLUSTER": "test",
@@ -64,17 +64,10 @@ class RunningJob:
 
     @property
     def settings(self) -> Settings:
-        """The settings with which the process runs."""
-        before = dict(os.environ)
-        os.environ.update(self.environment)
-        try:
+        with patch.dict(os.environ, self.environment):
             return load_settings()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
 
     def create_topics(self) -> None:
-        """Create its three topics."""
         admin: Any = KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
         create_topics(admin, wanted_topics(self.settings))
         admin.close()
@@ -94,7 +87,6 @@ class RunningJob:
             self.wait_for_line("running; trigger", since)
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run another `kquota` command with the job's settings."""
         return subprocess.run(
             [sys.executable, "-m", "pipeline.cli.main", *arguments],
             env={**os.environ, **self.environment},
@@ -116,7 +108,6 @@ class RunningJob:
         kill(self.process)
 
     def close(self) -> None:
-        """End the process if it is running."""
         if self.process is not None:
             terminate(self.process, 20)
 
@@ -169,7 +160,6 @@ class RunningJob:
         return found[0]
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of one of its tables."""
         return read_table(table_uri(self.settings.tables.root, name), columns)
 
     def _wait_until(self, is_so: Callable[[], bool], what: str) -> None:
@@ -207,11 +197,5 @@ def running_job(name: str, folder: Path, bootstrap_servers: str) -> Iterator[Run
 
 
 def usage(user: str, produced_bytes: int, **overrides: Any) -> dict[str, Any]:
-    """A usage event with the present time."""
-    event = {
-        "event_time_ms": time.time_ns() // 1_000_000,
-        "user": user,
-        "client_id": "c",
-        "produced_bytes": produced_bytes,
-    }
-    return {**event, **overrides}
+    now_ms = time.time_ns() // 1_000_000
+    return {"event_time_ms": now_ms, "user": user, "client_id": "c", "produced_bytes": produced_bytes, **overrides}

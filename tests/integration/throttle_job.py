@@ -46,11 +46,9 @@ class ThrottleJob:
         return True
 
     def throttle(self, *users: object, for_ms: int = 120_000) -> None:
-        """Throttle these users, in one transaction."""
         self._publish("throttle", users, for_ms)
 
     def release(self, *users: object) -> None:
-        """Release these users, in one transaction."""
         self._publish("release", users, 0)
 
     def reopen(self) -> None:
@@ -58,7 +56,6 @@ class ThrottleJob:
         self._publisher.take_over(self._publisher.next_seq - 1, SystemClock().now())
 
     def close(self) -> None:
-        """Close the producer."""
         self._publisher.close()
 
     def _publish(self, action: Any, users: Iterable[object], throttle_time_ms: int) -> None:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -35,27 +34,20 @@ class StandaloneCluster:
 
     Attributes:
         folder: For the logs of master and workers, and for what executors write.
-        cores: Of each worker.
-        memory: Of each worker, as Spark writes it.
-        master: Its address, `spark://…`.
         workers: The workers that were started, in order; those that were killed too.
     """
 
     folder: Path
-    cores: int = 1
-    memory: str = "2g"
     port: int = field(default_factory=lambda: free_ports(1)[0])
     workers: "list[Popen[bytes]]" = field(default_factory=list)
     _master: "Popen[bytes] | None" = None
 
     @property
     def master(self) -> str:
-        """Its address."""
         return f"spark://{HOST}:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of master, workers and drivers."""
         return {
             **os.environ,
             "SPARK_LOCAL_IP": HOST,
@@ -77,19 +69,13 @@ class StandaloneCluster:
         wait_until(lambda: "Starting Spark master at" in self.log("master"), "the master")
         for _ in range(workers):
             self.add_worker()
-        self.wait_for_workers(workers)
+        wait_until(lambda: self.log("master").count("Registering worker") >= workers, f"{workers} workers")
 
-    def add_worker(self) -> int:
-        """Start one more worker. Returns its number; the first one has 0."""
+    def add_worker(self) -> None:
         number = len(self.workers)
-        arguments = ["--host", HOST, "--cores", str(self.cores), "--memory", self.memory, "--webui-port"]
+        arguments = ["--host", HOST, "--cores", "1", "--memory", "2g", "--webui-port"]
         arguments += [str(free_ports(1)[0]), "--work-dir", str(self.folder / f"work-{number}"), self.master]
         self.workers.append(self._spawn(f"worker-{number}", f"{_MAIN}.worker.Worker", *arguments))
-        return number
-
-    def wait_for_workers(self, count: int) -> None:
-        """Wait until so many workers in all have been registered."""
-        wait_until(lambda: len(re.findall("Registering worker", self.log("master"))) >= count, f"{count} workers")
 
     def kill_worker(self, number: int) -> None:
         """Send SIGKILL to a worker and its executors."""
@@ -108,7 +94,6 @@ class StandaloneCluster:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def close(self) -> None:
-        """End all processes."""
         with ExitStack() as stack:
             for process in (self._master, *self.workers):
                 if process is not None:
