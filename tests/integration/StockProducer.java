@@ -6,7 +6,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * A stock Java client that produces as fast as it can: StockProducer.java TOPIC BYTES key=value …, the last ones being
- * its producer.properties. Each second a line on stdout, as `tests.integration.stock_client` prints it.
+ * its producer.properties. Each second a line on stdout: how long an answer has told it to wait at most, in ms.
  */
 public class StockProducer {
     public static void main(String[] args) throws Exception {
@@ -26,7 +26,7 @@ public class StockProducer {
         sending.start();
         while (true) {
             Thread.sleep(1000);
-            System.out.printf("{\"broker_throttle_max_ms\": %s}%n", longestThrottleMs(producer.metrics()));
+            System.out.println(longestThrottleMs(producer.metrics()));
         }
     }
 

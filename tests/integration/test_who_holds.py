@@ -28,8 +28,7 @@ from pipeline.demo.broker import REQUEST_LOG, BrokerOptions
 from pipeline.meter.reporter import REPORTER_PREFIX
 from pipeline.tables.rates import Rates
 from schemas.names import USAGE_TOPIC
-from tests.integration.stock_client import StockConsumer
-from tests.integration.stock_clients import stock_cluster, stock_producers, stock_work, topic_on_each
+from tests.integration.stock_clients import StockConsumer, stock_cluster, stock_producers, stock_work, topic_on_each
 from tests.pipeline.cli.running import kquota
 from tests.waiting import wait_until
 
