@@ -13,7 +13,7 @@ from tests.faults.mutations import MUTATIONS
 from tests.faults.verdict import Verdict
 from tests.faults.verifier import verify
 
-_QUICK_EVERY = 12  # the others are for the long run
+_QUICK_EVERY = 24  # the others are for the long run
 DEFECTS = [
     pytest.param(defect, marks=pytest.mark.long if number % _QUICK_EVERY else ())
     for number, defect in enumerate(MUTATIONS)
