@@ -116,6 +116,11 @@ class Content:
         return self._random.randrange(-self._skew_ms, self._skew_ms) if self._random.random() < 0.05 else 0
 
 
+def _await_end_of_input(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.generator", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--bootstrap-server", required=True)
@@ -127,7 +132,7 @@ def main() -> int:
     parser.add_argument("--new-client-share", type=float, default=0.0)
     given = parser.parse_args()
     stop = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+    threading.Thread(target=_await_end_of_input, args=(stop,), daemon=True).start()
     producer: Any = KafkaProducer(
         bootstrap_servers=given.bootstrap_server,
         acks="all",

@@ -40,7 +40,7 @@ def create_topic(bootstrap_servers: str, partitions: int = 1) -> None:
         admin.create_topics({TOPIC: {"num_partitions": partitions}}, wait_for_metadata=True)
 
 
-def send(partitions: int = 1, **options: Any) -> None:
+def send(options: dict[str, str], partitions: int = 1) -> None:
     with closing(KafkaProducer(client_id="etl", **options)) as producer:
         for partition in range(partitions):
             producer.send(TOPIC, b"sent", partition=partition).get(timeout=PATIENCE_SECONDS)
@@ -62,7 +62,7 @@ def is_alive(pid: int) -> bool:
 def test_a_named_user_signs_in_and_the_request_log_names_it(own_broker: EmbeddedBroker) -> None:
     own_broker.start()
     create_topic(own_broker.bootstrap_servers)
-    send(**plain_sign_in(own_broker.sasl_bootstrap_servers, "alice", ALICE["alice"]))
+    send(plain_sign_in(own_broker.sasl_bootstrap_servers, "alice", ALICE["alice"]))
     wait_until(lambda: bool(logged_produces(own_broker)), "the produce request in the request log")
     produce = logged_produces(own_broker)[-1]  # the first one may have come before the broker led the new partition
     for part in ('"principal":"User:alice"', '"clientId":"etl"', '"recordsSizeInBytes"'):
@@ -133,7 +133,7 @@ def test_both_brokers_of_a_cluster_lead_and_log_and_a_killed_one_is_fenced(tmp_p
     with EmbeddedCluster([tmp_path / "1", tmp_path / "2"], options=options) as cluster:
         first, second = cluster.brokers
         create_topic(first.bootstrap_servers, partitions=4)
-        send(4, bootstrap_servers=cluster.bootstrap_servers)
+        send({"bootstrap_servers": cluster.bootstrap_servers}, partitions=4)
         for broker in cluster.brokers:
             wait_until(lambda broker=broker: bool(logged_produces(broker)), "its requests in its log")  # type: ignore[misc]
 

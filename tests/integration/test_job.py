@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -82,8 +83,11 @@ def test_malformed_messages_are_dead_letters_and_no_good_event_is_lost(job: Runn
         b"\xff\xfe\x00",
     ]
     good = [usage(f"good-{number % 10}", 1) for number in range(250)]
+    messages: list[bytes | dict[str, Any] | list[Any] | None] = []
     array = [usage("in-array", 5), {"user": 7, "event_time_ms": None}, usage("in-array", 6)]
-    job.send(*(message for one in good for message in (*bad, one)), array, None, [])
+    for one in good:
+        messages += [*bad, one]
+    job.send(*messages, array, None, [])
 
     # All have one key, so they are read in order; the last one is ignored, and its batch is written last of all.
     job.wait_until(lambda: sum(job.table("batches")["ignored_count"].to_pylist()) == 2, "the last message to be read")

@@ -111,8 +111,9 @@ def running_clients(folder: Path) -> Iterator[tuple[str, Sequence[Path]]]:
         producers = stack.enter_context(stock_producers(works))
         consumer = StockConsumer(stock_work(cluster, "web", _TOPIC, (0.5, 0.5), 0.0, 1.0), Event())
         stack.callback(consumer.close)
-        for client in (*producers.values(), consumer):
-            client.start()
+        for producer in producers.values():
+            producer.start()
+        consumer.start()
         time.sleep(_WARM_SECONDS)
         wait_until(lambda: Rates(stage.root).as_of_ms > 0, "rates")
         yield stage.root, [broker.request_log_path for broker in cluster.brokers]
