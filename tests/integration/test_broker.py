@@ -22,15 +22,15 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 pytestmark = pytest.mark.broker
 
 TOPIC = "spread"
+# A broker that was killed is fenced, and registers again, when its former session has ended.
+BACK_SOON = BrokerOptions(java_options=REQUEST_LOG, settings={"broker.session.timeout.ms": "1000"})
 ALICE = {"alice": 'se"cr\\et'}
 
 
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """A broker that a test may start, kill and stop."""
-    # When it was killed, it registers again when its former session has ended.
-    back_soon = BrokerOptions(java_options=REQUEST_LOG, settings={"broker.session.timeout.ms": "1000"})
-    own = EmbeddedBroker(tmp_path_factory.mktemp("broker"), ALICE, options=back_soon)
+    own = EmbeddedBroker(tmp_path_factory.mktemp("broker"), ALICE, options=BACK_SOON)
     yield own
     own.stop()
 
@@ -129,8 +129,7 @@ def members(admin: Any) -> set[int]:
 
 
 def test_both_brokers_of_a_cluster_lead_and_log_and_a_killed_one_is_fenced(tmp_path: Path) -> None:
-    options = BrokerOptions(java_options=REQUEST_LOG)
-    with EmbeddedCluster([tmp_path / "1", tmp_path / "2"], options=options) as cluster:
+    with EmbeddedCluster([tmp_path / "1", tmp_path / "2"], options=BACK_SOON) as cluster:
         first, second = cluster.brokers
         create_topic(first.bootstrap_servers, partitions=4)
         send({"bootstrap_servers": cluster.bootstrap_servers}, partitions=4)
