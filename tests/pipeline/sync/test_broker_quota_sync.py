@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from prometheus_client import CollectorRegistry
 
 from pipeline.brokers.native import Look
+from pipeline.brokers.running import SyncMetrics, _run_periods
 from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower
-from pipeline.errors import ClusterUnreachable, Conflict
+from pipeline.errors import ClusterUnreachable, Conflict, PipelineError
 from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
@@ -285,6 +287,34 @@ def test_shadow_mode_gives_back_all_and_a_superseded_sync_stops_at_its_next_look
     setting.clock.advance(10_000)
     with pytest.raises(Conflict):
         first.step()
+
+
+AWAY = ClusterUnreachable(bootstrap_servers="b:1", cause="it is away", fix="start it")
+GONE = PipelineError("a table is gone", "make it")
+
+
+def rests_of(failures: Sequence[PipelineError | None], periods: int) -> list[float]:
+    """How many seconds a sync rests after each of its periods, of which the first ones fail so."""
+    left, rests = iter(failures), list[float]()
+
+    def step() -> None:
+        if (failure := next(left, None)) is not None:
+            raise failure
+
+    def wait(seconds: float) -> bool:
+        rests.append(seconds)
+        return len(rests) == periods
+
+    _run_periods(step, SyncMetrics(CollectorRegistry(), ManualClock()), 9.0, wait)
+    return rests
+
+
+def test_a_sync_that_fails_rests_longer_and_longer_until_it_works() -> None:
+    assert rests_of([AWAY, AWAY, None, GONE, GONE], 6) == pytest.approx([1, 2, 9, 1, 2, 9], abs=0.5)
+    assert rests_of([AWAY] * 7, 8) == pytest.approx([1, 2, 4, 8, 16, 30, 30, 9], abs=0.5)
+    for final in ([GONE], [None, Conflict("superseded", "stop it")]):
+        with pytest.raises(PipelineError, match=r"gone|superseded"):
+            rests_of(final, 3)
 
 
 def test_the_story_of_a_throttle_has_what_the_brokers_themselves_enforce_now(setting: Setting) -> None:

@@ -174,21 +174,16 @@ def test_doctor_takes_no_value_of_a_sync_for_one_that_others_wrote(
     assert others == []
 
 
-# A broker that was killed registers again when its former session has ended.
-BACK_SOON = {"broker.session.timeout.ms": "1000"}
-
-
 @pytest.fixture(scope="module")
-def two_brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedBroker, EmbeddedBroker]]:
-    """Two brokers of one cluster; at the second one another class than Kafka's own decides on quotas."""
+def first_of_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """Of two brokers of one cluster; at the second one another class than Kafka's own decides on quotas."""
     fetch()
     classes, folder = tmp_path_factory.mktemp("classes"), tmp_path_factory.mktemp("two")
     compile_java([Path(__file__).with_name("NoQuotas.java")], broker_classpath(), classes)
-    settings = {**BACK_SOON, "client.quota.callback.class": "NoQuotas"}
-    first = EmbeddedBroker(folder / "1", options=BrokerOptions(settings=BACK_SOON))
+    settings = {"client.quota.callback.class": "NoQuotas"}
     options = BrokerOptions(settings=settings, jars=(*broker_classpath(), classes))
-    with first, EmbeddedBroker(folder / "2", options=options, joins=first, node_id=2) as second:
-        yield first, second
+    with EmbeddedBroker(folder / "1") as first, EmbeddedBroker(folder / "2", options=options, joins=first, node_id=2):
+        yield first
 
 
 PLUGGED = "Kafka's own quotas, which kquota writes, are off where another class decides (client.quota.callback.class): "
@@ -196,9 +191,9 @@ PLUGGED = "Kafka's own quotas, which kquota writes, are off where another class 
 
 @pytest.mark.broker
 def test_brokers_that_do_not_use_kafkas_own_quotas_are_named_and_get_none(
-    two_brokers: tuple[EmbeddedBroker, EmbeddedBroker], tmp_path: Path
+    first_of_two: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    place = Place(two_brokers[0], new_tables(tmp_path / "tables"))
+    place = Place(first_of_two, new_tables(tmp_path / "tables"))
     place.edit({"sync-a": 1e6})
     for command in ("quotas sync", "quotas sync --dry-run", "meter enable --yes"):
         refused = kquota(*command.split(), *place.flags)
@@ -208,25 +203,3 @@ def test_brokers_that_do_not_use_kafkas_own_quotas_are_named_and_get_none(
     assert f"{PLUGGED}NoQuotas on broker 2" in kquota("meter", "status", *place.flags[:2]).stderr
     assert kquota("meter", "disable", *place.flags).exit_code == 0
     assert f"warn  sync      {PLUGGED}NoQuotas on broker 2" in kquota("doctor", *place.flags).stdout
-
-
-@pytest.mark.broker
-def test_a_broker_that_is_restarted_is_waited_for_and_gets_what_was_edited_meanwhile(
-    two_brokers: tuple[EmbeddedBroker, EmbeddedBroker], tmp_path: Path
-) -> None:
-    first, second = two_brokers
-    second.stop()
-    place = Place(first, new_tables(tmp_path / "tables"))
-    place.edit({"sync-a": 1e6})
-    with place.running_sync() as sync:
-        place.await_held({"sync-a": 1e6})
-        first.kill()
-        place.edit({"sync-a": 2e6, "sync-b": 1e6})
-        place.await_log(" WARNING ")
-        first.start()
-        place.await_held({"sync-a": 2e6, "sync-b": 1e6})
-        place.await_log("works again after")
-        sync.terminate()
-        assert sync.wait(PATIENCE_SECONDS) == 0
-    (told,) = [line for line in place.log.read_text().splitlines() if " INFO " not in line]
-    assert f"no Kafka broker answers at {first.bootstrap_servers}" in told
