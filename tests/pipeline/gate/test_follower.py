@@ -106,10 +106,11 @@ def test_new_partitions_and_a_topic_made_anew_are_read_from_their_start(broker: 
 
 
 class Logs:
-    """The logs of a topic, and as much of a KafkaConsumer as the reader uses."""
+    """The logs of a topic, and as much of a KafkaConsumer of it as the reader uses."""
 
     def __init__(self) -> None:
         self.make_anew(UUID(int=1))
+        self._cluster = SimpleNamespace(topic_id=lambda _topic: self.topic_id)
 
     def make_anew(self, topic_id: UUID | None) -> None:
         self.topic_id = topic_id
@@ -118,18 +119,12 @@ class Logs:
     def write(self, partition: int, *records: ThrottleRecord) -> None:
         self.logs[partition] += [message(each).value for each in records]
 
-    def consumer(self, *_args: Any, **_options: Any) -> "Consumer":
-        return Consumer(self)
-
-
-class Consumer:
-    def __init__(self, logs: Logs) -> None:
-        self._broker = logs
+    def new_consumer(self, *_arguments: Any, **_options: Any) -> "Logs":
         self._positions: dict[Any, int] = {}
-        self._cluster = SimpleNamespace(topic_id=lambda _topic: logs.topic_id)
+        return self
 
     def partitions_for_topic(self, _topic: str) -> set[int]:
-        return set(self._broker.logs)
+        return set(self.logs)
 
     def assignment(self) -> set[Any]:
         return set(self._positions)
@@ -146,14 +141,13 @@ class Consumer:
     def position(self, partition: Any) -> int:
         return self._positions[partition]
 
-    def end_offsets(self, partitions: list[Any], timeout_ms: int = 0) -> dict[Any, int]:
-        del timeout_ms
-        return {each: len(self._broker.logs[each.partition]) for each in partitions}
+    def end_offsets(self, partitions: list[Any], **_options: Any) -> dict[Any, int]:
+        return {each: len(self.logs[each.partition]) for each in partitions}
 
     def poll(self, _wait_ms: int) -> dict[Any, list[Any]]:
         """Partitions are read one after the other."""
         for each, position in self._positions.items():
-            log = self._broker.logs[each.partition]
+            log = self.logs[each.partition]
             begin = position if position <= len(log) else 0  # out of range: from the earliest
             if log[begin:]:
                 self._positions[each] = len(log)
@@ -167,7 +161,7 @@ class Consumer:
 @pytest.fixture
 def logs(monkeypatch: pytest.MonkeyPatch) -> Logs:
     made = Logs()
-    monkeypatch.setattr(topic_reader, "open_client", lambda _class, _servers, **_options: made.consumer())
+    monkeypatch.setattr(topic_reader, "open_client", made.new_consumer)
     return made
 
 
