@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 from pydantic import SecretStr
 
+from pipeline.process import free_ports
 from pipeline.settings.model import StoreSettings
 from pipeline.tables.object_store import reach_with
 from tests.waiting import wait_until
@@ -92,7 +93,7 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     if program is None:
         pytest.skip(f"needs versitygw, a server that speaks S3: {INSTALL}")
     (folder / "store" / BUCKET).mkdir(parents=True, exist_ok=True)
-    port, log = _free_port(), folder / "access.log"
+    (port,), log = free_ports(1), folder / "access.log"
     command = [program, "--port", f"127.0.0.1:{port}", "--region", REGION, "--quiet", "--health", "/health"]
     command += ["--access-log", str(log), "posix", str(folder / "store")]
     server = subprocess.Popen(
@@ -108,12 +109,6 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     finally:
         server.terminate()
         server.wait(60)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""The oracle of the peers, their results, the proof page, and the 0.8 purgatory of the benchmarks."""
+"""The oracle of the peers, their results, and the proof page."""
 
 import json
 import os
@@ -16,7 +16,6 @@ from bench.peers.messages import MEASURES, SHAPES, Backlog, Shape, difference, s
 from bench.peers.report import markdown
 from bench.peers.results import FileResults, UsageTableResults
 from bench.probe import Probed
-from bench.purgatory.designs import OldPurgatory, OldRequest
 
 START_MS = 1_763_712_000_000
 PARTITIONS = 4
@@ -78,23 +77,12 @@ def test_rows_of_our_table_count_from_their_commit_on_and_compaction_adds_nothin
     assert (results.first_ms, results.last_ms) == ({ALICE: 5_000}, {ALICE: 5_001})
 
 
-def caught(cold: float, warm: float, wrong: str = "") -> CaughtUp:
-    return CaughtUp(4.25, 6.0, cold, warm, 812.3, wrong)
-
-
-def steady(answered: int, wrong: str = "") -> Steady:
-    return Steady(100, [float(number) for number in range(1, answered + 1)], 7.04, 900.0, 0.5, wrong)
-
-
-PROBED = Probed([60.0, 80.0], 800.0, 0.7, [0.0, 1.0])
-
-
 def test_wrong_sums_have_no_figures_and_no_ratio() -> None:
     runs: dict[str, Any] = {
-        "catch-up kquota object": caught(1e5, 2e5),
-        "catch-up Kafka Streams object": caught(5e5, 6e5, LOSS),
-        "steady Kafka Streams": steady(100, LOSS),
-        "probe": PROBED,
+        "catch-up kquota object": CaughtUp(4.25, 6.0, 1e5, 2e5, 812.3, ""),
+        "catch-up Kafka Streams object": CaughtUp(4.25, 6.0, 5e5, 6e5, 812.3, LOSS),
+        "steady Kafka Streams": Steady(100, [float(number) for number in range(1, 101)], 7.04, 900.0, 0.5, LOSS),
+        "probe": Probed([60.0, 80.0], 800.0, 0.7, [0.0, 1.0]),
     }
     text = markdown(runs, "")
     assert "| Kafka Streams | **wrong** |  |  |  |  |  |" in text
@@ -110,48 +98,6 @@ def test_the_claims_of_the_pages_are_those_that_the_command_writes() -> None:
         written = page.read_text("utf-8").partition(proof.MARKS[0])[2].partition(proof.MARKS[1])[0]
         assert written.strip() == text, "python -m bench --proof"
     assert proof.readme_table().count("](docs/") == 4
-
-
-FAR_MS = 100_000
-
-
-def watched(purgatory: OldPurgatory, *keys: int, delay_ms: int = FAR_MS) -> OldRequest:
-    request = OldRequest(delay_ms, completes_at_ms=10**9)
-    assert not purgatory.watch(request, keys, now_ms=0)
-    return request
-
-
-def test_3_5_satisfaction_and_expiry() -> None:
-    purgatory = OldPurgatory()
-    first, second = watched(purgatory, 1, delay_ms=20), watched(purgatory, 2, delay_ms=200_000)
-    purgatory.advance(19, most_turns=9)
-    assert purgatory.expired == 0
-    purgatory.advance(20, most_turns=9)
-    assert purgatory.expired == 1
-    assert not first.satisfy()
-    assert second.satisfy()
-    purgatory.advance(200_000, most_turns=9)
-    assert purgatory.expired == 1
-
-
-def test_a_request_that_can_complete_is_not_watched() -> None:
-    purgatory = OldPurgatory()
-    assert purgatory.watch(OldRequest(FAR_MS, completes_at_ms=5), [1], now_ms=5)
-    assert (purgatory.watched, purgatory.delayed) == (0, 0)
-
-
-def test_3_5_purge_by_the_threshold_of_0_8_2() -> None:
-    purgatory = OldPurgatory(purge_threshold=5)
-    _, second, _ = watched(purgatory, 1), watched(purgatory, 1, 2), watched(purgatory, 2, 3)
-    gauges = [(purgatory.watched, purgatory.delayed)]
-    second.satisfy()
-    purgatory.purge()
-    gauges.append((purgatory.watched, purgatory.delayed))
-    watched(purgatory, 1)
-    watched(purgatory, 1)
-    purgatory.purge()
-    gauges.append((purgatory.watched, purgatory.delayed))
-    assert gauges == [(5, 3), (3, 3), (5, 4)]
 
 
 @pytest.fixture(scope="module")

@@ -29,19 +29,11 @@ OVERLAYS: Final = (BASE, *sorted((DEPLOY / "kubernetes" / "overlays").iterdir())
 UNITS: Final = tuple(sorted((DEPLOY / "systemd").glob("*.service")))
 VERSION: Final = str(tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text("utf-8"))["project"]["version"])
 _IMAGE: Final = f"kquota:{VERSION}"
-_METRICS_OPTION: Final = "--metrics-port"
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One command of kquota that a file starts.
-
-    Attributes:
-        where: File and name, for messages.
-        words: The command line without `kquota`.
-        variables: That the file sets for it.
-        probed: (port, path) that probes and health checks ask it for.
-    """
+    """One command of kquota that a file starts: it has variables, and is asked for (port, path) by probes."""
 
     where: str
     words: Sequence[str]
@@ -58,12 +50,8 @@ class Program:
     def ports(self) -> frozenset[int]:
         """On which it listens, by its flags."""
         named = dict(zip(self.words, self.words[1:], strict=False))
-        ports = {int(named[_METRICS_OPTION])} if _METRICS_OPTION in named else set()
-        if self.words[0] == "gate":
-            ports.add(int(named.get("--listen", ":8787").rpartition(":")[2]))
-        if self.words[0] == "dashboard":
-            ports.add(int(named.get("--port", "8788")))
-        return frozenset(ports)
+        own = {"gate": named.get("--listen", ":8787"), "dashboard": named.get("--port", "8788")}.get(self.words[0])
+        return frozenset(int(one.rpartition(":")[2]) for one in (named.get("--metrics-port"), own) if one)
 
 
 def compose_file() -> Any:
@@ -101,9 +89,7 @@ def unit_lines(unit: Path) -> dict[str, str]:
 
 def programs() -> Iterator[Program]:
     """All of them, those of the manifests too if there is a kubectl."""
-    yield from compose_programs()
-    yield from unit_programs()
-    yield from bundle_programs()
+    yield from (*compose_programs(), *unit_programs(), *bundle_programs())
     if shutil.which("kubectl") is not None:
         for folder in OVERLAYS:
             yield from manifest_programs(folder)

@@ -33,12 +33,6 @@ from tests.deploy.commands import (
 )
 from tests.pages.blocks import ROOT, blocks_of
 
-FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix != ".pyc"]
-
-
-SETTINGS_FILES = sorted(DEPLOY.rglob("kquota.toml"))
-
-
 # What each program serves. The tests of each program, and test_state.py, check that it does so.
 SERVED = {
     "gate": {"/healthz", "/metrics"},
@@ -78,7 +72,8 @@ def test_a_program_is_started_with_flags_and_variables_that_it_takes_and_asked_w
 def test_images_and_wheels_are_named_after_the_release() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     named: dict[str, list[str]] = {}
-    for path in [*pages, *(file for file in FILES if file.suffix != ".lock")]:
+    files = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix not in {".pyc", ".lock"}]
+    for path in [*pages, *files]:
         versions = re.findall(r"(?:kquota:|newTag: |kafka_quota_pipeline-)(\d+\.\d+\.\d+)", path.read_text("utf-8"))
         named |= {path.name: versions} if versions else {}
     assert len(named) >= 8
@@ -86,7 +81,7 @@ def test_images_and_wheels_are_named_after_the_release() -> None:
 
 
 def test_the_settings_files_of_kubernetes_and_systemd_have_only_settings_that_exist() -> None:
-    roots = {path.parent.name: load_settings(path).tables.root for path in SETTINGS_FILES}
+    roots = {path.parent.name: load_settings(path).tables.root for path in sorted(DEPLOY.rglob("kquota.toml"))}
     assert roots.keys() == {"base", "systemd"}
     assert all(root.startswith("/var/lib/kquota") for root in roots.values())
 
@@ -98,76 +93,61 @@ def test_the_compose_file_publishes_and_scrapes_only_ports_that_are_listened_on(
             assert published.startswith("127.0.0.1:")
             assert int(published.rpartition(":")[2]) in ports.get(name, {9092, 9090, 3000})
     scraped = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text("utf-8"))["scrape_configs"]
-    for target in _targets(scraped):
-        name, _, port = target.partition(":")
+    targets = {target for listed in values_of("targets", scraped) for target in listed}
+    targets |= {f"{name}:{found['port']}" for one in values_of("dns_sd_configs", scraped) for found in one
+                for name in found["names"]}  # fmt: skip
+    assert len(targets) >= 3
+    for name, _, port in (target.partition(":") for target in targets):
         assert int(port) in ports[name]
 
 
-def _targets(scraped: list[dict[str, Any]]) -> Iterator[str]:
-    for one in scraped:
-        for group in one.get("static_configs", ()):
-            yield from group["targets"]
-        for found in one.get("dns_sd_configs", ()):
-            yield from (f"{name}:{found['port']}" for name in found["names"])
+def values_of(key: str, node: Any) -> Iterator[Any]:
+    """Every value that has this key, anywhere in an object."""
+    for name, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
+        if name == key:
+            yield value
+        yield from values_of(key, value)
 
 
-@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+def names_of(key: str, node: Any, name: str = "name") -> set[str]:
+    """The names in every list, or in every mapping, that has this key."""
+    return {each[name] for value in values_of(key, node) for each in (value if isinstance(value, list) else [value])}
+
+
+each_overlay = pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+
+
+@each_overlay
 def test_a_service_leads_to_a_port_of_a_pod(folder: Path) -> None:
     objects = rendered(folder)
     open_ports = {port for program in ALL if program.where.startswith(folder.name) for port in program.ports}
-    for one in objects:
-        if one["kind"] == "Service":
-            for port in one["spec"]["ports"]:
-                named = {
-                    entry["name"]: entry["containerPort"] for pod in _pods(objects) for entry in _container_ports(pod)
-                }
-                target = port["targetPort"]
-                assert named.get(target, target) in open_ports
+    ports = [port for listed in values_of("ports", objects) for port in listed]
+    named = {port["name"]: port["containerPort"] for port in ports if "containerPort" in port}
+    targets = {port["targetPort"] for port in ports if "targetPort" in port}
+    assert {named.get(target, target) for target in targets} <= open_ports
 
 
-@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+@each_overlay
 def test_a_pod_mounts_only_volumes_and_config_maps_that_are_there(folder: Path) -> None:
     objects = rendered(folder)
-    config_maps = {one["metadata"]["name"] for one in objects if one["kind"] == "ConfigMap"}
-    claims = {one["metadata"]["name"] for one in objects if one["kind"] == "PersistentVolumeClaim"}
+    made = {(one["kind"], one["metadata"]["name"]) for one in objects}
     for one in objects:
-        for pod in _pods([one]):
-            templates = {each["metadata"]["name"] for each in one["spec"].get("volumeClaimTemplates", ())}
-            volumes = {volume["name"]: volume for volume in pod.get("volumes", one["spec"].get("volumes", ()))}
-            for container in pod["containers"]:
-                mounts = {mount["name"] for mount in container.get("volumeMounts", ())}
-                assert mounts <= volumes.keys() | templates
-            for volume in volumes.values():
-                assert volume.get("configMap", {}).get("name") in {None, *config_maps}
-                assert volume.get("persistentVolumeClaim", {}).get("claimName") in {None, *claims}
-
-
-def _pods(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for one in objects:
-        spec = one.get("spec", {})
-        if one["kind"] == "SparkApplication":
-            pod = spec.get("driverSpec", {}).get("podTemplateSpec") or spec["driver"]["template"]
-            yield pod["spec"]
-        elif "containers" in spec.get("template", {}).get("spec", {}):
-            yield spec["template"]["spec"]
-
-
-def _container_ports(pod: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for container in pod["containers"]:
-        yield from container.get("ports", ())
+        templates = {each["metadata"]["name"] for listed in values_of("volumeClaimTemplates", one) for each in listed}
+        assert names_of("volumeMounts", one) <= names_of("volumes", one) | templates
+        assert {("ConfigMap", name) for name in names_of("configMap", one)} <= made
+        claims = names_of("persistentVolumeClaim", one, "claimName")
+        assert {("PersistentVolumeClaim", name) for name in claims} <= made
 
 
 def test_there_is_one_driver_by_construction() -> None:
     for folder in OVERLAYS:
-        drivers = [one for one in rendered(folder) if one["metadata"]["name"] == "kquota-job" and _starts_a_job(one)]
-        (driver,) = drivers
+        kinds = {"StatefulSet", "Deployment", "SparkApplication"}
+        (driver,) = (
+            one for one in rendered(folder) if one["metadata"]["name"] == "kquota-job" and one["kind"] in kinds
+        )
         assert driver["kind"] == "SparkApplication" or driver["spec"]["replicas"] == 1
     (job,) = [job for job in bundle()["resources"]["jobs"].values() if "continuous" in job]
     assert job["max_concurrent_runs"] == 1
-
-
-def _starts_a_job(one: dict[str, Any]) -> bool:
-    return one["kind"] in {"StatefulSet", "Deployment", "SparkApplication"}
 
 
 def test_a_unit_is_not_started_again_after_what_a_restart_can_not_mend() -> None:
@@ -225,13 +205,10 @@ def test_the_secrets_are_made_once(tmp_path: Path) -> None:
     assert made == {path.name: path.read_text("utf-8") for path in (tmp_path / "secrets").iterdir()}
 
 
-VERSIONS = ["1.31.0", "1.37.0"]
-
-
 OPERATED = {"kubeflow-spark-operator": "sparkoperator.k8s.io/v1beta2", "apache-spark-operator": "spark.apache.org/v1"}
 
 
-@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+@each_overlay
 def test_every_pod_keeps_to_the_restricted_standard(folder: Path) -> None:
     for pod in pod_specs(rendered(folder)):
         own = pod["securityContext"]
@@ -242,23 +219,15 @@ def test_every_pod_keeps_to_the_restricted_standard(folder: Path) -> None:
             assert context["allowPrivilegeEscalation"] is False
 
 
-def pod_specs(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found = [one["spec"]["template"]["spec"] for one in objects if "containers" in _pod_template(one)]
+def pod_specs(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What makes the pods; kubeflow's operator has it in words of its own."""
     for one in objects:
-        spec = one.get("spec", {})
-        if one["apiVersion"] == OPERATED["apache-spark-operator"] and one["kind"] == "SparkApplication":
-            found += [spec[role]["podTemplateSpec"]["spec"] for role in ("driverSpec", "executorSpec")]
-        if one["kind"] == "SparkCluster":
-            roles = ("masterSpec", "workerSpec")
-            found += [spec[role]["statefulSetSpec"]["template"]["spec"] for role in roles]
         if one["apiVersion"] == OPERATED["kubeflow-spark-operator"]:
-            for role in (spec["driver"], spec["executor"]):
-                found += [{"securityContext": role["podSecurityContext"], "containers": [role]}]
-    return found
-
-
-def _pod_template(one: dict[str, Any]) -> Any:
-    return one.get("spec", {}).get("template", {}).get("spec", {}) if one["kind"] != "SparkCluster" else {}
+            for role in (one["spec"]["driver"], one["spec"]["executor"]):
+                yield {"securityContext": role["podSecurityContext"], "containers": [role]}
+        else:
+            templates = [*values_of("template", one), *values_of("podTemplateSpec", one)]
+            yield from (template["spec"] for template in templates if "containers" in template.get("spec", {}))
 
 
 def test_the_overlay_of_the_page_renders_with_the_image_and_the_settings_of_the_site(tmp_path: Path) -> None:
@@ -275,8 +244,7 @@ def test_the_overlay_of_the_page_renders_with_the_image_and_the_settings_of_the_
     (config_map,) = (one for one in objects if one["kind"] == "ConfigMap")
     assert config_map["data"] == {"kquota.toml": 'job = "of-the-site"\n'}
     (job,) = (one for one in objects if one["kind"] == "StatefulSet")
-    mounted = {volume.get("configMap", {}).get("name") for volume in job["spec"]["template"]["spec"]["volumes"]}
-    assert config_map["metadata"]["name"] in mounted
+    assert config_map["metadata"]["name"] in names_of("configMap", job)
 
 
 @pytest.mark.parametrize("overlay", OPERATED)
@@ -294,8 +262,8 @@ def test_the_next_driver_finds_the_state_of_the_one_before(
     assert list(places_on_one_node(load_settings(file))) == []
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("version", ["1.31.0", "1.37.0"])
+@each_overlay
 def test_the_objects_are_those_of_the_schemas_of_kubernetes(folder: Path, version: str, tmp_path: Path) -> None:
     path = tmp_path / "rendered.yaml"
     native = [one for one in rendered(folder) if not one["kind"].startswith("Spark")]

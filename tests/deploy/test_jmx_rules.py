@@ -57,13 +57,6 @@ def charged(page: bytes) -> tuple[Page, dict[tuple[int, str, str], float]]:
     return read, dict(zip(keys, read.rates.tolist(), strict=True))
 
 
-def shown(page: bytes) -> dict[tuple[int, str, str], float]:
-    """The rates of a page that can be read to the end."""
-    read, rates = charged(page)
-    assert read.refused == 0, read.reason
-    return rates
-
-
 def test_every_client_is_charged_with_its_own_rate_whatever_it_calls_itself(tmp_path: Path) -> None:
     rates = {name: float(number) for number, name in enumerate(CLIENT_IDS, 1)}
     sensors = [QuotaSensor("Produce", "byte-rate", rate, "alice", name) for name, rate in rates.items()]
@@ -76,7 +69,9 @@ def test_every_client_is_charged_with_its_own_rate_whatever_it_calls_itself(tmp_
         QuotaSensor("ControllerMutation", "byte-rate", 3.0, "alice", ""),
         QuotaSensor("Request", "exempt-request-time", 4.0, "", ""),
     ]
-    assert shown(exported_page(TEXT, sensors, tmp_path)) == {
+    read, found = charged(exported_page(TEXT, sensors, tmp_path))
+    assert read.refused == 0, read.reason
+    assert found == {
         **{(PRODUCED, "alice", name): rate for name, rate in rates.items()},
         **{(PRODUCED, "ANONYMOUS", name): rate + 100 for name, rate in rates.items()},
         (PRODUCED, "bob", "etl"): 200.0,

@@ -5,10 +5,9 @@ It scrapes a real gate (a process), and the metrics of a job, a meter and a sync
 
 import json
 import re
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from pipeline.clock import SystemClock
 from pipeline.job.metrics import JobMetrics
 from pipeline.meter.scrape_meter import ExporterSource, ScrapeMeter, scrape_metrics
 from pipeline.meter.usage_topic import UsagePublisher
+from pipeline.process import free_ports
 from pipeline.settings.model import MetricsSettings
 from pipeline.web import ReadAtScrape, metrics_endpoint, new_registry
 from quota.broker_levels.sync import BrokerSync
@@ -39,24 +39,22 @@ class Prometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The result of a PromQL expression now; a mistake in it is an assertion that quotes Prometheus."""
-        answer = self._get("/api/v1/query", query=expression)
+        answer = self.get("query", query=expression)
         assert answer["status"] == "success", f"{expression}: {answer.get('error')}"
-        result: list[dict[str, Any]] = answer["data"]["result"]
-        return result
+        return list(answer["data"]["result"])
 
     def rules(self) -> list[dict[str, Any]]:
         """All rules, with their health."""
-        return [rule for group in self._get("/api/v1/rules")["data"]["groups"] for rule in group["rules"]]
+        return [rule for group in self.get("rules")["data"]["groups"] for rule in group["rules"]]
+
+    def get(self, path: str, **parameters: str) -> Any:
+        return httpx.get(f"{self.address}/api/v1/{path}", params=parameters, timeout=PATIENCE_SECONDS).json()
 
     def is_ready(self) -> bool:
         """Whether it answers queries."""
-        try:
-            return httpx.get(f"{self.address}/-/ready", timeout=PATIENCE_SECONDS).is_success
-        except httpx.TransportError:
-            return False
-
-    def _get(self, path: str, **parameters: str) -> Any:
-        return httpx.get(self.address + path, params=parameters, timeout=PATIENCE_SECONDS).json()
+        with suppress(httpx.TransportError, ValueError):
+            return bool(self.query("1"))
+        return False
 
 
 def deployed(ports: Mapping[str, int]) -> str:
@@ -79,15 +77,9 @@ def deployed(ports: Mapping[str, int]) -> str:
 def running_prometheus(folder: Path, configuration: str) -> Iterator[Prometheus]:
     """Start it; its data is in the folder."""
     (folder / "prometheus.yml").write_text(configuration, "utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [
-        of_the_system("prometheus", "prometheus"),
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={address}",
-        "--log.level=error",
-    ]
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = [of_the_system("prometheus", "prometheus"), f"--config.file={folder / 'prometheus.yml'}"]
+    command += [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}", "--log.level=error"]
     with subprocess.Popen(command) as process:
         try:
             prometheus = Prometheus(f"http://{address}")
@@ -113,11 +105,10 @@ def board_expressions() -> list[str]:
     return [text.replace("$__rate_interval", "1m") for text in targets]
 
 
-def runbook() -> dict[str, str]:
-    """What docs/runbook.md has under the name of each alert."""
+def runbook() -> list[str]:
+    """The alerts that docs/runbook.md has a part for."""
     page = (DEPLOY.parent / "docs" / "runbook.md").read_text("utf-8").partition("\n## By alert\n")[2]
-    _, *sections = re.split(r"^### ", page, flags=re.MULTILINE)
-    return {name: text for name, _, text in (section.partition("\n") for section in sections)}
+    return re.findall(r"^### (.*)$", page, re.MULTILINE)
 
 
 @contextmanager
@@ -140,25 +131,17 @@ def served_job(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def served_meter() -> Iterator[int]:
-    registry = new_registry("meter")
+def served_meter_and_sync() -> Iterator[dict[str, int]]:
+    meter_registry, sync_registry = new_registry("meter"), new_registry("sync")
     publisher = UsagePublisher(MemoryUsageTopic(UsageBroker()), "memory")
     source = ExporterSource("1", "http://127.0.0.1:1/metrics")
     meter = ScrapeMeter([source], publisher, SystemClock(), lambda _: True)
-    registry.register(ReadAtScrape(lambda: scrape_metrics(meter, publisher)))
-    with metrics_endpoint(ANY_PORT, registry) as port:
+    meter_registry.register(ReadAtScrape(lambda: scrape_metrics(meter, publisher)))
+    SyncMetrics(sync_registry, SystemClock()).period_done(BrokerSync(), 2)
+    with metrics_endpoint(ANY_PORT, meter_registry) as port, metrics_endpoint(ANY_PORT, sync_registry) as other_port:
         assert port is not None
-        yield port
-
-
-@contextmanager
-def served_sync() -> Iterator[int]:
-    registry = new_registry("sync")
-    control = BrokerSync()
-    SyncMetrics(registry, SystemClock()).period_done(control, 2)
-    with metrics_endpoint(ANY_PORT, registry) as port:
-        assert port is not None
-        yield port
+        assert other_port is not None
+        yield {"meter": port, "sync": other_port}
 
 
 @contextmanager
@@ -176,9 +159,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     with ExitStack() as stack:
         ports = {
             "job": stack.enter_context(served_job(folder)),
-            "meter": stack.enter_context(served_meter()),
-            "sync": stack.enter_context(served_sync()),
             "gate": stack.enter_context(real_gate()),
+            **stack.enter_context(served_meter_and_sync()),
         }
         yield stack.enter_context(running_prometheus(folder, deployed(ports)))
 
@@ -190,17 +172,12 @@ def test_every_alert_fires_when_it_should_and_only_then() -> None:
     assert "1 receivers" in run(amtool, "check-config", RULES.with_name("alertmanager.yml")).stdout
 
 
-def test_an_alert_says_how_bad_it_is_and_links_to_what_to_do_and_to_a_silence_of_itself() -> None:
+def test_an_alert_links_to_what_to_do_and_to_a_silence_of_itself() -> None:
     assert sorted(runbook()) == sorted({rule["alert"] for rule in rules()}), "every alert has its part, every part one"
-    form = "{{ $externalLabels.kquota_alertmanager }}/#/silences/new?filter=%7Balertname%3D%22"
     for rule in rules():
         told, name = rule["annotations"], rule["alert"]
-        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
-        assert {"summary", "action", "runbook_url", "silence_url"} == set(told)
         assert told["runbook_url"] == f"{{{{ $externalLabels.kquota_docs }}}}/runbook.md#{name.lower()}"
-        assert told["silence_url"].startswith(f"{form}{name}%22%2C")
-        steps = re.findall(r"^\* \*\*([^*]+):\*\* \S", runbook()[name], re.MULTILINE)
-        assert steps == ["Look at", "At 3 a.m."]
+        assert f"/#/silences/new?filter=%7Balertname%3D%22{name}%22%2C" in told["silence_url"]
 
 
 def test_a_real_prometheus_reads_every_program_and_evaluates_every_rule(prometheus: Prometheus) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from deploy.release.__main__ import IMAGE_LOCK, LOCK, ROOT, list_of_parts, make_release
 from deploy.reporter.__main__ import make
-from pipeline.errors import PipelineError
 from pipeline.meter.reporter import REPORTER_JAR
 from tests.waiting import PATIENCE_SECONDS
 
@@ -45,20 +44,6 @@ def locked(lock: Path) -> dict[str, set[str]]:
     return {f"{name}@{version}": set(re.findall(r"sha256:([0-9a-f]{64})", rest)) for name, version, rest in entries}
 
 
-def test_builds_that_differ_are_refused_with_the_name_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def build(folder: Path) -> Path:
-        folder.mkdir()
-        (folder / "SHA256SUMS").write_text(f"{folder.name}  kquota.whl\n0  same\n")
-        return folder / "SHA256SUMS"
-
-    monkeypatch.setattr("deploy.release.__main__._build", build)
-    with pytest.raises(PipelineError, match=r"two builds of the same sources differ: kquota\.whl"):
-        make_release(tmp_path / "dist")
-    assert not (tmp_path / "dist").exists()
-
-
 PACKAGES = ("pipeline", "quota", "purgatory", "schemas")
 
 
@@ -73,16 +58,6 @@ def wheel_in(folder: Path) -> Path:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make(REPORTER_JAR)
     return wheel_in(tmp_path_factory.mktemp("wheel"))
-
-
-def content(wheel: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(wheel) as opened:
-        return {name: opened.read(name) for name in opened.namelist()}
-
-
-def of_the_checkout() -> set[str]:
-    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
-    return {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
 
 
 def test_a_second_build_is_the_same_to_the_byte(wheel: Path, tmp_path: Path) -> None:
@@ -122,10 +97,13 @@ def test_a_release_has_all_its_files_with_their_sums_and_the_parts_of_the_image(
 
 
 def test_the_wheel_has_the_four_packages_the_jars_the_sql_and_nothing_else(wheel: Path, tmp_path: Path) -> None:
-    found = content(wheel)
+    with zipfile.ZipFile(wheel) as opened:
+        found = {name: opened.read(name) for name in opened.namelist()}
     inside = {name for name in found if not PurePosixPath(name).parts[0].endswith(".dist-info")}
     sql = {f"pipeline/tables/sql/{path.name}" for path in (ROOT / "deploy" / "sql").iterdir()}
-    assert inside == of_the_checkout() | {"pipeline/jvm/jars.lock"} | sql
+    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
+    of_the_checkout = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
+    assert inside == of_the_checkout | {"pipeline/jvm/jars.lock"} | sql
     assert found["pipeline/jvm/jars.lock"].decode() == JARS
     jar = tmp_path / "again.jar"
     make(jar)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any, Final
 
+from pipeline.clock import wall_ms
 from pipeline.process import spawn, terminate
 from pipeline.tables.throttles import recent_events, running_throttles
 from tests.pages.blocks import ROOT
@@ -22,12 +22,7 @@ _RECORDS_LOOKED_AT = 200
 
 @dataclass
 class RunningDemo:
-    """A demo that runs, and what it has printed.
-
-    Attributes:
-        folder: where its reader is; the demo is in `.kquota/demo`.
-        process: it.
-    """
+    """A demo that runs; its reader is in `folder`, it is in `.kquota/demo`."""
 
     folder: Path
     process: "subprocess.Popen[bytes]"
@@ -69,10 +64,6 @@ class RunningDemo:
         wait_until(lambda: is_so() or self.process.poll() is not None, what)
         assert self.process.poll() is None, f"the demo has ended before {what}:\n{self.output}"
 
-    def throttled(self) -> set[str]:
-        """The users who are throttled now."""
-        return {row["user"] for row in running_throttles(self.tables, time.time_ns() // 1_000_000)}
-
     def last_action(self, user: str) -> str:
         """Of the newest record about a user."""
         return next(str(row["action"]) for row in self._records() if row["user"] == user)
@@ -81,10 +72,14 @@ class RunningDemo:
         return recent_events(self.tables, _RECORDS_LOOKED_AT)
 
 
+def _throttled(demo: RunningDemo) -> set[str]:
+    return {row["user"] for row in running_throttles(demo.tables, wall_ms())}
+
+
 EVENTS: Final[Mapping[str, Callable[[RunningDemo], bool]]] = {
-    "alice/etl is throttled": lambda demo: "alice" in demo.throttled(),
+    "alice/etl is throttled": lambda demo: "alice" in _throttled(demo),
     "alice/etl is released": lambda demo: demo.last_action("alice") == "release",
-    "no client is throttled": lambda demo: not demo.throttled(),
+    "no client is throttled": lambda demo: not _throttled(demo),
 }
 """What a page can wait for with a comment `<!-- happens: … -->`, and how it is seen."""
 

@@ -16,7 +16,7 @@ from pipeline.process import free_ports
 from pipeline.tables.quotas.table import QuotaTable
 from tests.pages.blocks import PAGES, ROOT, blocks_of
 from tests.pages.demo import RunningDemo, running_demo
-from tests.pages.transcript import Answer, Player, Reader, play, shape, without_waiting
+from tests.pages.transcript import Answer, Reader, play, shape
 
 # A page has dozens of commands, each of which is a process of its own.
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_200)]
@@ -68,33 +68,21 @@ def test_every_command_that_the_demo_prints_runs_as_it_is_printed(demo: RunningD
     assert {hint: answer for hint, answer in answers.items() if answer.exit_code} == {}
 
 
-@pytest.mark.parametrize("command", [*READING, "doctor", "topics check"])
-def test_the_settings_file_serves_a_command_beside_the_demo(command: str, reader: Reader) -> None:
-    answer = reader.run(f"kquota {command}")
-    assert answer.exit_code == 0, answer
-
-
 def test_the_demo_prints_what_the_readme_shows(demo: RunningDemo) -> None:
     """The last test here: it presses Ctrl-C."""
     assert demo.stop() == 0
     (page,) = pages_with("run")
-    printed = Player(lambda _: Answer(demo.output, 0), {}, without_waiting)
-    assert play(printed, page, "run") == []
+    assert play(page, "run", lambda _: Answer(demo.output, 0)) == []
 
 
-def test_the_last_commands_of_the_demo_run_after_its_end(demo: RunningDemo) -> None:
+def test_the_last_commands_and_the_settings_file_serve_after_the_end_of_the_demo(demo: RunningDemo) -> None:
     demo.stop()
     last = HINT.findall(demo.output)[-3:]
     with Reader(demo.folder) as typing:
         assert [typing.run(command).exit_code for command in last] == [0, 0, 0], demo.output
-
-
-@pytest.mark.parametrize("command", READING)
-def test_the_settings_file_serves_a_command_after_the_end_of_the_demo(command: str, demo: RunningDemo) -> None:
-    demo.stop()
     with Reader(demo.folder, settings={"KQUOTA_CONFIG": ".kquota/demo/kquota.toml"}) as typing:
-        answer = typing.run(f"kquota {command}")
-    assert answer.exit_code == (1 if command == "status" else 0), answer
+        ended = {command: typing.run(f"kquota {command}").exit_code for command in READING}
+    assert ended == {**dict.fromkeys(READING, 0), "status": 1}
 
 
 def test_the_commands_of_docs_cluster_lead_to_a_job_on_a_cluster(tmp_path: Path) -> None:

@@ -20,9 +20,8 @@ from pipeline.cli.main import app
 from pipeline.clock import wall_ms
 from pipeline.process import free_ports
 from tests.object_store import INSTALL, versitygw
-from tests.pages.blocks import PAGES, ROOT, blocks_of, mistakes_in
-from tests.pages.demo import EVENTS
-from tests.pages.transcript import Reader, events_of, exchanges
+from tests.pages.blocks import PAGES, ROOT, blocks_of
+from tests.pages.transcript import Reader, exchanges
 
 _COMMAND: Final = re.compile(r"(?:^|[\s;|&(])kquota ((?:[^;|&()\n]|\\\n)*)")
 _FLAG: Final = re.compile(r"--?[a-z][a-z-]*")
@@ -56,37 +55,17 @@ def _kquota() -> Any:
     return get_command(app)
 
 
-@pytest.mark.parametrize(
-    ("text", "unknown"),
-    [
-        ("`kquota quotas describe --user alice -o json`", []),
-        ("`kquota quotas descibe`", ["kquota quotas descibe"]),
-        ("`kquota quotas describe --usr alice`", ["kquota quotas describe --usr"]),
-        ("```sh demo\nKQUOTA_JOB=a kquota modes\n```\n", ["kquota modes"]),
-        ("```sh demo\nkquota mode | head -1; echo $?\nls --all\n```\n", []),
-        ("`kquota throttles explain ID`", []),
-        ("the command `kquota`, and `kquota-<job>`", []),
-    ],
-)
-def test_a_command_or_flag_that_does_not_exist_is_found(text: str, unknown: list[str]) -> None:
-    assert list(unknown_in(text)) == unknown
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_of_a_page_says_how_it_is_tested_and_names_commands_that_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    mistakes = list(mistakes_in(text))
-    assert mistakes == [], "\n".join([*mistakes, "tests/pages/blocks.py has the ways"])
+    assert [block for block in blocks_of(text) if not block.says_how_it_is_tested] == [], "tests/pages/blocks.py: ways"
     assert list(unknown_in(text)) == []
 
 
-def test_llms_txt_names_every_page_once() -> None:
+def test_llms_txt_names_every_page_once_of_the_checkout_and_of_the_site() -> None:
     named = re.findall(r"\]\((\S+)\)", (ROOT / "llms.txt").read_text("utf-8"))
     pages = [str(page.relative_to(ROOT)) for page in (*PAGES, ROOT / "docs" / "reference" / "api.md")]
     assert sorted(named) == sorted(pages)
-
-
-def test_llms_txt_of_the_site_names_every_page_of_its_navigation_once() -> None:
     navigation = (ROOT / "deploy" / "site" / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
     pages = [f"{name}.html" for name in re.findall(r"([\w/-]+)\.md", navigation)]
     assert sorted(re.findall(r"\]\((\S+)\)", llms_text())) == sorted(pages)
@@ -112,12 +91,6 @@ def recorded_usage(page: Path, folder: Path) -> dict[str, str]:
                 (folder / shown.command.split()[1]).write_text("".join(f"{line}\n" for line in shown.answer))
     ends = ("2026-11-22T17:10:00", start_ms), ("2026-11-22T17:30:00", start_ms + _SECONDS * 1_000)
     return {shown: f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}" for shown, at_ms in ends}
-
-
-def test_every_event_that_a_page_waits_for_is_one_of_the_demo() -> None:
-    named = {event for page in PAGES for _, event in events_of(page.read_text("utf-8"))}
-    assert named
-    assert named <= set(EVENTS)
 
 
 @pytest.mark.parametrize("page", PURE, ids=lambda page: page.name)

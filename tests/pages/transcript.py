@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 from threading import Timer
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from tests.pages.blocks import ROOT, Block, blocks_of
@@ -137,79 +137,74 @@ def events_of(page: str) -> Iterator[tuple[int, str]]:
         yield page.count("\n", 0, found.start()), found[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A page, or a part of one, after it was played.
+def play(
+    page: Path,
+    kind: str,
+    run: Callable[[str], Answer],
+    names: Mapping[str, str] = MappingProxyType({}),
+    happens: Callable[[str], None] = lambda _event: None,
+) -> list[str]:
+    """Play the blocks of one kind of a page, `pure` or `demo`, and wait for the events between them.
 
-    Attributes:
-        lines: it, with what was really printed in place of what it showed.
-        differences: a text for each command whose answer is not the one it showed.
+    Args:
+        page: If the environment variable RENEW_PAGES is 1, what was printed is written into it.
+        kind: Of the blocks.
+        run: Runs one command.
+        names: What is written in the page, and what stands for it here: addresses, folders.
+        happens: Called with the text of each comment `<!-- happens: … -->` of the page.
+
+    Returns:
+        A text for each command whose answer is not the one that the page shows; none if it was renewed.
+
+    Raises:
+        AssertionError: A command did not end.
     """
-
-    lines: list[str]
-    differences: list[str]
-
-
-@dataclass(frozen=True)
-class Player:
-    """Plays the blocks of a page in their order.
-
-    Attributes:
-        run: runs one command.
-        names: what is written in the page, and what stands for it here: addresses, folders.
-        happens: called with the text of each comment `<!-- happens: … -->` of the page.
-    """
-
-    run: Callable[[str], Answer]
-    names: Mapping[str, str]
-    happens: Callable[[str], None]
-
-    def play(self, page: str, kind: str) -> Played:
-        """Play the blocks of one kind, `pure` or `demo`, and wait for the events between them.
-
-        Raises:
-            AssertionError: a command did not end.
-        """
-        lines = page.splitlines()
-        blocks = [block for block in blocks_of(page) if block.is_shell and block.how.split()[0] == kind]
-        steps: list[tuple[int, Block | str]] = [(block.first_line, block) for block in blocks]
-        steps += events_of(page) if blocks else ()
-        renewed, differences = [], []
-        for line, step in sorted(steps, key=lambda step: step[0]):
-            if isinstance(step, str):
-                self.happens(step)
-                continue
-            played = self._play_block(step)
-            indent = " " * max(lines[line - 1].find("```"), 0)
-            instead = [f"{indent}{shown}".rstrip() for shown in played.lines]
+    text = page.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    blocks = [block for block in blocks_of(text) if block.is_shell and block.how.split()[0] == kind]
+    steps: list[tuple[int, Block | str]] = [(block.first_line, block) for block in blocks]
+    steps += events_of(text) if blocks else ()
+    renewed, differences = [], []
+    for line, step in sorted(steps, key=lambda step: step[0]):
+        if isinstance(step, str):
+            happens(step)
+            continue
+        printed: list[str] = []
+        for exchange in exchanges(step):
+            shown, difference = _played(exchange, step, run, names)
+            printed += shown
+            differences += [f"line {line + 1}: $ {exchange.command}\n{difference}"] if difference else []
+        indent = " " * max(lines[line - 1].find("```"), 0)
+        instead = [f"{indent}{shown}".rstrip() for shown in printed]
+        if step.language == "console":
             renewed.append((slice(line, line + len(step.text.splitlines())), instead))
-            differences += [f"line {line + 1}: {difference}" for difference in played.differences]
-        for place, instead in reversed(renewed):
-            lines[place] = instead
-        return Played(lines, differences)
+    if os.environ.get("RENEW_PAGES") != "1":
+        return differences
+    for place, instead in reversed(renewed):
+        lines[place] = instead
+    page.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return []
 
-    def _play_block(self, block: Block) -> Played:
-        played = [self._play_exchange(exchange, block) for exchange in exchanges(block)]
-        differences = [difference for each in played for difference in each.differences]
-        if block.language == "sh":
-            return Played(block.text.splitlines(), differences)
-        return Played([line for each in played for line in each.lines], differences)
 
-    def _play_exchange(self, exchange: Exchange, block: Block) -> Played:
-        command, told = exchange.command, f"$ {exchange.command}"
-        for name, here in self.names.items():
-            command = _with(name, here, command)
-        answer = self.run(command)
-        text = answer.text
-        for name, here in self.names.items():
-            text = _with(here, name, text)
-        if block.language == "sh":
-            failed = [f"{told}\nended with {answer.exit_code}:\n{text}"] if answer.exit_code else []
-            return Played([], failed)
-        select, compare = (excerpt if block.how == "run" else as_shown), (exactly if "exact" in block.how else in_shape)
-        printed = select(exchange.answer, [line.rstrip() for line in text.splitlines()])
-        difference = compare(exchange.answer, printed)
-        return Played([*told.splitlines(), *printed], [f"{told}\n{difference}"] if difference else [])
+def _played(
+    exchange: Exchange, block: Block, run: Callable[[str], Answer], names: Mapping[str, str]
+) -> tuple[list[str], str]:
+    """A command and what it printed, as lines of the page; and how that differs from what the page shows."""
+    command = exchange.command
+    for name, here in names.items():
+        command = _with(name, here, command)
+    answer = run(command)
+    text = answer.text
+    for name, here in names.items():
+        text = _with(here, name, text)
+    if block.language == "sh":
+        return [], f"ended with {answer.exit_code}:\n{text}" if answer.exit_code else ""
+    select = excerpt if block.how == "run" else as_shown
+    printed = select(exchange.answer, [line.rstrip() for line in text.splitlines()])
+    form = str if "exact" in block.how else shape
+    is_same = [*map(form, exchange.answer)] == [*map(form, printed)]
+    told = "" if is_same else "\n".join(["the page shows:", *exchange.answer, "was printed:", *printed])
+    return [*f"$ {exchange.command}".splitlines(), *printed], told
 
 
 def _with(name: str, instead: str, text: str) -> str:
@@ -237,16 +232,6 @@ def shape(line: str) -> str:
     return line.strip()
 
 
-def exactly(shown: Sequence[str], printed: Sequence[str]) -> str:
-    """Every character is the same."""
-    return "" if list(shown) == list(printed) else _told(shown, printed)
-
-
-def in_shape(shown: Sequence[str], printed: Sequence[str]) -> str:
-    """The same lines, except for numbers, ids, times and spaces."""
-    return "" if [*map(shape, shown)] == [*map(shape, printed)] else _told(shown, printed)
-
-
 def as_shown(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
     """What was printed; where the page leaves lines out, as many of them left out as leaves the others."""
     start = list(shown).index(LEFT_OUT) if LEFT_OUT in shown else len(shown)
@@ -269,31 +254,6 @@ def excerpt(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
     return found
 
 
-def _told(shown: Sequence[str], printed: Sequence[str]) -> str:
-    return "\n".join(["the page shows:", *shown, "was printed:", *printed])
-
-
-RENEW: Final = "RENEW_PAGES"
-"""If this environment variable is 1, what was printed is written into the page."""
-
-
-def without_waiting(_event: str) -> None:
-    """For what is played without a demo: the events of a page happen there."""
-
-
-def play(player: Player, page: Path, kind: str) -> list[str]:
-    """Play the blocks of one kind of a page.
-
-    Returns:
-        The differences; none if the page was renewed.
-    """
-    played = player.play(page.read_text(encoding="utf-8"), kind)
-    if os.environ.get(RENEW) != "1":
-        return played.differences
-    page.write_text("".join(f"{line}\n" for line in played.lines), encoding="utf-8")
-    return []
-
-
 class Reader(Shell):
     """Reads pages and types their commands. Use it in a `with` block, which ends its shell.
 
@@ -307,14 +267,14 @@ class Reader(Shell):
     def __init__(
         self,
         folder: Path,
-        addresses: Mapping[str, str] | None = None,
-        happens: Callable[[str], None] = without_waiting,
-        settings: Mapping[str, str] | None = None,
+        addresses: Mapping[str, str] = MappingProxyType({}),
+        happens: Callable[[str], None] = lambda _event: None,
+        settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        super().__init__(folder, {**reader_environment(folder), **(settings or {})})
-        names = {"/home/dana/kquota": str(folder), "ops1": socket.gethostname(), **(addresses or {})}
-        self._player = Player(self.run, names, happens)
+        super().__init__(folder, {**reader_environment(folder), **settings})
+        self._names = {"/home/dana/kquota": str(folder), "ops1": socket.gethostname(), **addresses}
+        self._happens = happens
 
     def play(self, page: Path, kind: str) -> list[str]:
         """Type the commands of a page, see `play`."""
-        return play(self._player, page, kind)
+        return play(page, kind, self.run, self._names, self._happens)

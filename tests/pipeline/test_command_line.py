@@ -1,5 +1,6 @@
 """Commands that kquota prints run as they are printed: in that shell, in that folder, on the same tables."""
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pipeline import command_line
-from pipeline.command_line import carry, carry_nothing, command_text, extra_text, path_text
+from pipeline.command_line import carry, carry_nothing, command_text, extra_text
 
+MODULE = "pipeline.cli.main"
 ECHO = '#!/bin/sh\necho "$0"; echo "$KQUOTA_CONFIG,$KQUOTA_TABLES__ROOT,$KQUOTA_COMMAND_CONFIG"; printf "%s\\n" "$@"\n'
 
 
@@ -41,33 +43,41 @@ def pasted(command: str) -> list[str]:
     return answer.stdout.splitlines()
 
 
-def test_a_kquota_that_is_on_the_path_is_called_by_its_name(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
-    assert command_text("quotas", "history") == "kquota quotas history"
-    assert pasted(command_text("quotas", "history"))[0] == str(script)
-
-
-def test_another_kquota_on_the_path_is_not_called(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("folder", "search_path", "called"),
+    [
+        (".", "{root}/an environment/bin", "kquota"),
+        (".", "{root}/other", "an environment/bin/kquota"),
+        (".", "", "an environment/bin/kquota"),
+        ("an environment/bin", "", "./kquota"),
+        ("other", "", "{root}/an environment/bin/kquota"),
+    ],
+    ids=["on the path", "another is on the path", "below the folder", "in the folder", "elsewhere"],
+)
+def test_a_script_is_called_by_what_this_folder_and_shell_find(
+    folder: str, search_path: str, called: str, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other" / "kquota"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\nexit 1\n")
     other.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{other.parent}:/usr/bin:/bin")
-    assert pasted(command_text("mode"))[0] == "an environment/bin/kquota"
-
-
-def test_a_script_below_the_folder_is_called_by_its_relative_path(script: Path) -> None:
-    assert command_text("mode") == "'an environment/bin/kquota' mode"
+    monkeypatch.setenv("PATH", f"{search_path.format(root=tmp_path)}:/usr/bin:/bin".lstrip(":"))
+    monkeypatch.chdir(tmp_path / folder)
+    assert shlex.split(command_text("mode")) == [called.format(root=tmp_path), "mode"]
     assert pasted(command_text("mode"))[2:] == ["mode"]
 
 
-def test_without_any_script_the_module_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("python", "called"),
+    [("an environment/bin/python", ["an environment/bin/kquota"]), ("bin/python", ["bin/python", "-m", MODULE])],
+)
+@pytest.mark.usefixtures("script")
+def test_without_the_script_its_neighbour_or_the_module_is_run(
+    python: str, called: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["main.py"])
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    monkeypatch.chdir(tmp_path)
-    assert command_text("mode") == "bin/python -m pipeline.cli.main mode"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / python))
+    assert shlex.split(command_text("mode")) == [*called, "mode"]
 
 
 @pytest.mark.parametrize("argument", ["a b", "it's", "$HOME", "a\nb", "*", "", "é;ls"])
@@ -95,12 +105,6 @@ def test_only_what_a_command_needs_stands_in_front(script: Path) -> None:
     assert pasted(command_text("tables", "create", "--tables", "x"))[1] == "kquota_config,,"
 
 
-def test_a_path_is_shown_as_the_folder_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert path_text(tmp_path / "demo" / "kquota.toml") == "demo/kquota.toml"
-    assert path_text(tmp_path.parent / "other") == str(tmp_path.parent / "other")
-
-
 def test_an_extra_is_installed_by_the_pip_of_this_python_whatever_pip_the_shell_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,18 +116,3 @@ def test_an_extra_is_installed_by_the_pip_of_this_python_whatever_pip_the_shell_
     monkeypatch.chdir(tmp_path)
     shown = pasted(extra_text("job"))
     assert (shown[0], shown[2:]) == ("an environment/bin/python", ["-m", "pip", "install", "kafka-quota-pipeline[job]"])
-
-
-@pytest.mark.parametrize(
-    ("folder", "argv", "called"),
-    [("an environment/bin", None, "./kquota"), ("elsewhere", None, ""), (".", "-c", "an environment/bin/kquota")],
-)
-def test_a_script_is_called_by_a_path_that_this_folder_sees(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, argv: str | None, called: str
-) -> None:
-    (tmp_path / folder).mkdir(exist_ok=True)
-    monkeypatch.chdir(tmp_path / folder)
-    if argv:  # a process that no script started names the script beside its Python
-        monkeypatch.setattr(sys, "argv", [argv])
-        monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
-    assert pasted(command_text("mode"))[0] == (called or str(script))

@@ -3,19 +3,18 @@
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pipeline import process as garbage_collector
 from pipeline.errors import Conflict
-from pipeline.process import Background, ProcessLock, holder_of
-from tests.waiting import PATIENCE_SECONDS
+from pipeline.process import Background, ProcessLock, holder_of, paused
+from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 
 def test_steps_are_taken_until_it_is_closed() -> None:
@@ -34,27 +33,17 @@ def test_steps_are_taken_until_it_is_closed() -> None:
     thread.close()
     after = len(taken)
     assert taken == list(range(after))
-    assert Event().wait(0.02) is False
-    assert len(taken) == after
+    assert never(lambda: len(taken) > after, 0.02)
 
 
 def test_a_step_that_raises_ends_the_thread_and_is_reported_once() -> None:
     failures: list[BaseException] = []
-    told = Event()
-
-    def step() -> float:
-        message = "no more"
-        raise RuntimeError(message)
-
-    def failed(failure: BaseException) -> None:
-        failures.append(failure)
-        told.set()
-
-    thread = Background("test", step, failed)
+    step = Mock(side_effect=RuntimeError("no more"))
+    thread = Background("test", step, failures.append)
     thread.start()
-    assert told.wait(PATIENCE_SECONDS)
+    wait_until(lambda: bool(failures), "the failure")
     thread.close()
-    assert [str(failure) for failure in failures] == ["no more"]
+    assert ([str(failure) for failure in failures], step.call_count) == (["no more"], 1)
 
 
 LEAVING = """
@@ -90,28 +79,13 @@ def test_a_command_whose_step_does_not_end_leaves_without_ending_the_interpreter
     assert (done.returncode, done.stdout.split("\n")[:-1], done.stderr) == (3, told, "")
 
 
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    was_on = gc.isenabled()
-    yield
-    (gc.enable if was_on else gc.disable)()
-
-
-def test_it_is_paused_inside_and_goes_on_after_a_failure() -> None:
+def test_the_garbage_collector_is_paused_inside_and_goes_on_after_a_failure() -> None:
     gc.enable()
-    seen = []
-    with pytest.raises(ZeroDivisionError), garbage_collector.paused():
-        seen.append(gc.isenabled() or 1 / 0)
-    assert seen == []
-    assert gc.isenabled()
-
-
-def test_a_pause_inside_of_another_one_does_not_end_it() -> None:
-    gc.enable()
-    with garbage_collector.paused():
-        with garbage_collector.paused():
+    with suppress(ZeroDivisionError), paused():
+        with paused():
             pass
-        assert not gc.isenabled()
+        assert not gc.isenabled(), "a pause inside of another one does not end it"
+        raise ZeroDivisionError
     assert gc.isenabled()
 
 
@@ -125,34 +99,19 @@ with ProcessLock(Path(sys.argv[1]), "another one runs", "stop it"):
 """
 
 
-@contextmanager
-def holder(path: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"held\n"
-            yield process
-        finally:
-            process.kill()
-
-
-def test_a_second_process_is_refused_and_told_the_first(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_and_told_the_first_until_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
-    with holder(path) as first:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"held\n"
         with pytest.raises(Conflict) as refused, ProcessLock(path, "another one runs", "stop it"):
             pass
-        assert str(refused.value) == f"another one runs ({path} is held by process {first.pid}). Fix: stop it"
         assert holder_of(path) == str(first.pid)
-
-
-def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
-    path = tmp_path / "x.lock"
-    with holder(path) as first:
         first.kill()
-        first.wait()
-        assert holder_of(path) is None
-        with ProcessLock(path, "", ""):
-            pass
+    assert str(refused.value) == f"another one runs ({path} is held by process {first.pid}). Fix: stop it"
+    assert holder_of(path) is None
+    with ProcessLock(path, "", ""):
+        pass
 
 
 # A store that is read through Python, whose memory takes a while to be freed: so Arrow's threads are at it at the end.
@@ -187,12 +146,6 @@ def program():
     return 3
 
 """
-ENDINGS = {
-    "returns": ("return 3", 3),
-    "raises SystemExit": ("sys.exit(4)", 4),
-    "raises SystemExit without a code": ("sys.exit()", 0),
-    "raises an error": ("raise ValueError('so')", 1),
-}
 
 
 def run_script(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -207,22 +160,23 @@ def test_the_exit_code_is_the_programs_while_memory_is_still_freed(tmp_path: Pat
         assert (ended.returncode, ended.stdout, ended.stderr) == (3, "4\n", "")
 
 
-@pytest.mark.parametrize(("ending", "code"), ENDINGS.values(), ids=ENDINGS)
+ENDING = """
+import atexit, sys
+from pipeline.process import run_to_exit
+def program():
+    atexit.register(lambda: print('exit function'))
+    sys.stdout.write('result, ')
+    %s
+run_to_exit(program)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("return 3", 3), ("sys.exit(4)", 4), ("sys.exit()", 0), ("raise ValueError('so')", 1)]
+)
 def test_exit_functions_run_and_output_is_flushed_however_the_program_ends(ending: str, code: int) -> None:
-    script = "\n".join(
-        [
-            "import atexit, sys",
-            "from pipeline.process import run_to_exit",
-            "def program():",
-            "    atexit.register(lambda: print('exit function'))",
-            "    sys.stdout.write('result, ')",
-            f"    {ending}",
-            "run_to_exit(program)",
-        ]
-    )
-    ended = run_script(script)
-    assert ended.returncode == code, ended.stderr
-    assert ended.stdout == "result, exit function\n"
+    ended = run_script(ENDING % ending)
+    assert (ended.returncode, ended.stdout) == (code, "result, exit function\n"), ended.stderr
     assert ("ValueError: so" in ended.stderr) == (code == 1)
 
 
@@ -230,11 +184,11 @@ def test_looking_at_a_lock_makes_none_and_one_without_an_id_is_free_again(tmp_pa
     path = tmp_path / "x.lock"
     assert holder_of(path) is None
     assert list(tmp_path.iterdir()) == []
-    with ProcessLock(path, "", ""):
-        path.with_suffix(".pid").unlink()
-        assert holder_of(path) == "unknown"
     path.with_suffix(".pid").mkdir()
     with pytest.raises(IsADirectoryError), ProcessLock(path, "", ""):
         pass
     path.with_suffix(".pid").rmdir()
     assert holder_of(path) is None
+    with ProcessLock(path, "", ""):
+        path.with_suffix(".pid").unlink()
+        assert holder_of(path) == "unknown"

@@ -50,10 +50,8 @@ def line_of_chance(chance: Random, user: str, client_id: str) -> list[str]:
         return chance.choice(("", "", "", ",")) + joined + chance.choice(("", "", "", ",", ", ", ",,"))
 
     def added() -> list[str]:
-        return [
-            "--add-config",
-            text([f"{name()}={chance.choice(_TAKEN * 4 + _REFUSED)}" for _ in range(chance.randint(1, 3))]),
-        ]
+        given = [f"{name()}={chance.choice(_TAKEN * 4 + _REFUSED)}" for _ in range(chance.randint(1, 3))]
+        return ["--add-config", text(given)]
 
     def deleted() -> list[str]:
         return ["--delete-config", text([name() for _ in range(chance.randint(0, 2))]) or " "]
@@ -61,22 +59,13 @@ def line_of_chance(chance: Random, user: str, client_id: str) -> list[str]:
     def name() -> str:
         return chance.choice(_NAMES)
 
-    of_user, of_client = (
-        ["--entity-type", "users", "--entity-name", user],
-        ["--entity-type", "clients", "--entity-name", client_id],
-    )
+    of_user = ["--entity-type", "users", "--entity-name", user]
+    of_client = ["--entity-type", "clients", "--entity-name", client_id]
     short_user, short_client = [f"--user={user}"], ["--client", client_id]
-    forms = (
-        of_user,
-        of_client,
-        of_user + of_client,
-        of_client + of_user,
-        short_user,
-        short_client,
-        short_client + short_user,
-    )
+    pairs = of_user + of_client, of_client + of_user, short_client + short_user
     edits = added, added, deleted, lambda: added() + deleted(), lambda: deleted() + deleted()
-    return ["--alter", *chance.choice(forms), *chance.choice(edits)(), *chance.choice(([], [], [], ["--all"]))]
+    entity = chance.choice((of_user, of_client, short_user, short_client, *pairs))
+    return ["--alter", *entity, *chance.choice(edits)(), *chance.choice(([], [], [], ["--all"]))]
 
 
 class KafkaConfigs:
@@ -94,35 +83,27 @@ class KafkaConfigs:
     def __exit__(self, *_: object) -> None:
         self._jvm.communicate()  # closes stdin, and then the program ends
 
-    def answers(self, broker: EmbeddedBroker, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        """Its answers to each command line, run in turn."""
-        return [self._answer(broker, line) for line in lines]
-
-    def described(self, broker: EmbeddedBroker, *kinds: Sequence[str]) -> list[str]:
-        """What `--describe` prints for all entities of these kinds, sorted.
-
-        Args:
-            broker: It is asked.
-            kinds: Each is the types of an entity: `("users", "clients")` are the pairs.
-        """
-        lines = [["--describe", *(word for name in kind for word in ("--entity-type", name))] for kind in kinds]
-        answers = self.answers(broker, lines)
-        assert {answer["exit_code"] for answer in answers} == {0}, answers
-        return sorted(configs(line) for answer in answers for line in answer["stdout"])
-
-    def _answer(self, broker: EmbeddedBroker, line: Sequence[str]) -> dict[str, Any]:
+    def answer(self, broker: EmbeddedBroker, line: Sequence[str]) -> dict[str, Any]:
+        """Its answer to a command line."""
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
         self._jvm.stdin.write("\t".join(["--bootstrap-server", broker.bootstrap_servers, *line]) + "\n")
         self._jvm.stdin.flush()
         code, out, err = self._jvm.stdout.readline().split("\t")
         stdout, stderr = (base64.b64decode(text).decode() for text in (out, err))
-        return {
-            "line": shlex.join(line),
-            "exit_code": int(code),
-            "stdout": stdout.splitlines(),
-            "error": _error(stderr),
-        }
+        printed = {"exit_code": int(code), "stdout": stdout.splitlines(), "error": _error(stderr)}
+        return {"line": shlex.join(line), **printed}
+
+    def answers(self, broker: EmbeddedBroker, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """Its answers to each command line, run in turn."""
+        return [self.answer(broker, line) for line in lines]
+
+    def described(self, broker: EmbeddedBroker, *kinds: Sequence[str]) -> list[str]:
+        """What `--describe` prints for all entities of these kinds, sorted; `("users", "clients")` are the pairs."""
+        lines = [["--describe", *(word for name in kind for word in ("--entity-type", name))] for kind in kinds]
+        answers = self.answers(broker, lines)
+        assert {answer["exit_code"] for answer in answers} == {0}, answers
+        return sorted(configs(line) for answer in answers for line in answer["stdout"])
 
 
 def configs(line: str) -> str:

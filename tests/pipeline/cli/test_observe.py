@@ -1,7 +1,5 @@
 """`kquota observe`: what it prints meanwhile, and what it refuses before it connects."""
 
-from collections.abc import Callable
-
 import pytest
 
 from pipeline.cli.meter import Progress, print_view
@@ -22,21 +20,9 @@ BOB = Line(Sensor(1, "bob", "ui", 1, 1e6), {"1": 850_000.0})
 CAROL = Line(Sensor(2, "carol", "x", 0, None), {"1": 12.0})
 
 
-@pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def show(*lines: Line, progress: Progress = PROGRESS) -> list[str]:
-        print_view(progress, lines)
-        return capsys.readouterr().out.splitlines()
-
-    return show
-
-
-def test_the_most_critical_clients_are_shown(shown: Callable[..., list[str]]) -> None:
-    found = shown(*(Line(Sensor(0, f"u{number}", "", 3, 1e6), {"1": 1.0}) for number in range(30)))
-    assert sum("/*" in text for text in found) == 10
-    assert found[-2] == "and 20 more, further from their bounds"
+def shown(capsys: pytest.CaptureFixture[str], *lines: Line, progress: Progress = PROGRESS) -> list[str]:
+    print_view(progress, lines)
+    return capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -56,15 +42,20 @@ def test_options_that_can_not_be_used_are_refused(words: tuple[str, ...], said: 
     assert said in answer.stderr
 
 
-def test_the_view_has_progress_trouble_and_each_client_over_all_brokers(shown: Callable[..., list[str]]) -> None:
-    first, trouble, _, alice, bob, carol, _ = shown(ALICE, BOB, CAROL)
+def test_the_view_has_progress_trouble_and_the_most_critical_clients(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    first, trouble, _, alice, bob, carol, _ = shown(capsys, ALICE, BOB, CAROL)
     assert first == "22:13:20 UTC  observed 42 s, 9 min 18 s left · 1 of 2 brokers answer · 4 native quotas"
     assert trouble == "broker 2 at http://b:1/m: no answer within 10 s"
     assert " ".join(alice.split()) == "alice/* producer 180 % 1.8 of 1.0 MB/s 1: 0.9, 2: 0.9"
     assert " ".join(bob.split()) == "bob/ui consumer 85 % 0.8 of 1.0 MB/s 1: 0.8"
     assert carol.split() == ["carol/x", "request", "12.0", "%,", "no", "quota", "1:", "12.0"]
+    found = shown(capsys, *(Line(Sensor(0, f"u{number}\x1b[2J", "", 3, 1e6), {"1\n": 1.0}) for number in range(30)))
+    assert all(text.isprintable() for text in found), "names of clients cannot move the cursor"
+    assert found[-2] == "and 20 more, further from their bounds"
     unread = PROGRESS._replace(states=[SourceState("broker 1", "", "x{a}: why")])
-    assert shown(progress=unread)[1] == "broker 1: some of its quota lines cannot be read: x{a}: why"
-    evil = Line(Sensor(0, "a\x1b[2J", "", 3, 1e6), {"1\n": 1.0})
-    assert all(text.isprintable() for text in shown(evil)), "names of clients cannot move the cursor"
-    assert shown()[-2] == "no client has used anything yet"
+    _, told, *_, nobody, _ = shown(capsys, progress=unread)
+    assert told == "broker 1: some of its quota lines cannot be read: x{a}: why"
+    assert nobody == "no client has used anything yet"

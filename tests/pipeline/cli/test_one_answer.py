@@ -46,18 +46,18 @@ class Life:
         monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: self.job.clock.wall_ms * 1_000_000)
         self._config = folder / "kquota.toml"
         self._config.write_text(_toml(self.job.settings, folder))
-        settings = load_settings(self._config)
-        self.root = settings.tables.root
-        self.reader = TablesReader(settings, signs_of(settings.run_dir, settings.job, self.root))
+        self._settings = load_settings(self._config)
+        self.reader = TablesReader(
+            self._settings, signs_of(self._settings.run_dir, self._settings.job, self._settings.tables.root)
+        )
         self.feed = Feed(self.reader)
-        self.answers = Answers(self.reader, self.feed, settings)
-        self._settings = settings
+        self.answers = Answers(self.reader, self.feed, self._settings)
         self._lock = ExitStack()
         self.comes_up()
 
     def comes_up(self) -> None:
         """Its process holds its lock."""
-        self._lock.enter_context(job_lock(self._settings.run_dir, self._settings.job, self.root))
+        self._lock.enter_context(job_lock(self._settings.run_dir, self._settings.job, self._settings.tables.root))
 
     def goes_on(self) -> bool:
         """Let time pass, mostly with usage, sometimes with an edit or a kill; returns whether the job lives then."""
@@ -68,9 +68,8 @@ class Life:
             self.load.step(self.random.choice((0, 0, 0, 2_000)))
             self.reader.look(self.job.clock.wall_ms)
         if self.random.random() < 0.3:
-            point = self.random.choice(
-                [name for name in FAILPOINTS if not name.startswith(("start.", "dead_letters."))]
-            )
+            points = [name for name in FAILPOINTS if not name.startswith(("start.", "dead_letters."))]
+            point = self.random.choice(points)
             self.load.run_until_killed_at(point)
             self._lock.close()
             if self.random.random() < 0.5:
@@ -131,10 +130,8 @@ class Life:
         yield "page pipeline", (("holds",), pipeline["purgatory"]["held"])
         yield "page pipeline", (("next end",), pipeline["purgatory"]["next_end_ms"])
         yield "list", (("clients that are held",), len(clients))
-        yield (
-            "page clients",
-            (("clients that are held",), sum(row["throttled"] for row in self.page("clients")["clients"])),
-        )
+        throttled = sum(row["throttled"] for row in self.page("clients")["clients"])
+        yield "page clients", (("clients that are held",), throttled)
         yield from (("page quotas", fact) for fact in _of_quotas(self.page("quotas", limit=1_000)))
         for client in asked:
             yield "list", (("until", client), held.until_ms(*client))

@@ -75,16 +75,20 @@ def test_a_file_without_quotas_deletes_everything_only_with_allow_empty(
     assert kquota(*delete_all).exit_code == (5 if dry_run else 0), "an empty table stays empty without the flag"
 
 
-def test_a_dry_run_with_exit_code_tells_whether_anything_differs(root: str) -> None:
+@pytest.mark.parametrize(("stdin", "exit_code"), [(RPK, 1), ("quotas: []", 0), ("quotas: 1", 5)])
+def test_a_dry_run_with_exit_code_tells_whether_anything_differs(stdin: str, exit_code: int, root: str) -> None:
     before = described(root)
-    check = ("quotas", "apply", "-f", "-", "--dry-run", "--exit-code", "--tables", root)
-    assert kquota(*check, stdin=RPK).exit_code == 1
+    check = ("quotas", "apply", "-f", "-", "--dry-run", "--exit-code", "--tables")
+    assert kquota(*check, root, stdin=stdin).exit_code == exit_code
     assert described(root) == before
-    kquota("quotas", "apply", "-f", "-", "--tables", root, stdin=RPK)
-    assert kquota(*check, stdin=RPK).exit_code == 0
-    assert kquota(*check, stdin="quotas: 1").exit_code == 5
-    missing = kquota("quotas", "apply", "-f", "-", "--dry-run", "--exit-code", "--tables", f"{root}/no", stdin=RPK)
-    assert missing.exit_code == 2, "1 means different, so trouble must not be 1"
+    assert kquota(*check, f"{root}/no", stdin=RPK).exit_code == 2, "1 means different, so trouble must not be 1"
+
+
+def test_a_file_that_is_missing_is_named_with_files_like_it(root: str, tmp_path: Path) -> None:
+    (tmp_path / "quotas.yaml").touch()
+    answer = kquota("quotas", "apply", "-f", f"{tmp_path}/quota.yaml", "--tables", root)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert f"the folder is {tmp_path}; it has quotas.yaml" in answer.stderr
 
 
 @pytest.mark.parametrize(("value", "bound"), [("12", 12.0), ('"12"', 12.0), ("1.5e3", 1500.0), ("1e3", 1000.0)])
@@ -160,23 +164,13 @@ def cluster(quota_broker: EmbeddedBroker) -> Iterator[EmbeddedBroker]:
         clear(native)
 
 
-@pytest.fixture
-def differs(tmp_path: Path) -> str:
-    """Tables with a quota of bob's, and one of alice/etl that differs from the cluster's."""
-    folder = new_tables(tmp_path / "tables")
-    values = f"{PRODUCE}=5,{REQUEST}=7,mode=shadow,owner=team-a"
-    kquota("quotas", "alter", "--user", "alice", "--client", "etl", "--add-config", values, "--tables", folder)
-    kquota("quotas", "alter", "--user", "bob", "--add-config", f"{PRODUCE}=9,note=why", "--tables", folder)
-    return folder
+def configs_of(root: str) -> list[str]:
+    return sorted(map(configs, described(root)))
 
 
-def configs_of(differs: str) -> list[str]:
-    return sorted(map(configs, kquota("quotas", "describe", "--tables", differs).stdout.splitlines()))
-
-
-def run(cluster: EmbeddedBroker, differs: str, *arguments: str) -> Answer:
+def run(cluster: EmbeddedBroker, root: str, *arguments: str) -> Answer:
     address = ("--bootstrap-server", cluster.bootstrap_servers)
-    return kquota("quotas", "import", *address, *arguments, "--tables", differs)
+    return kquota("quotas", "import", *address, *arguments, "--tables", root)
 
 
 @pytest.mark.broker
@@ -191,54 +185,26 @@ def test_a_new_table_has_the_quotas_that_kafka_configs_describes(
     assert configs_of(root) == sorted(kafkas)
 
 
-def test_an_import_needs_the_address_of_a_cluster(tmp_path: Path) -> None:
-    answer = kquota("quotas", "import", "--tables", new_tables(tmp_path / "tables"))
-    assert (answer.exit_code, answer.stdout) == (2, "")
-    assert "the address of the Kafka cluster, 'kafka.bootstrap_servers', is not set" in answer.stderr
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_cluster_that_does_not_answer_ends_with_6(tmp_path: Path) -> None:
-    root = new_tables(tmp_path / "tables")
-    answer = kquota("quotas", "import", "--bootstrap-server", "127.0.0.1:1", "--tables", root)
-    assert (answer.exit_code, answer.stdout) == (6, "")
-    assert "no Kafka broker answers at 127.0.0.1:1" in answer.stderr
-
-
 @pytest.mark.broker
-def test_an_import_is_one_edit_that_keeps_labels_and_other_quotas(cluster: EmbeddedBroker, differs: str) -> None:
-    before = configs_of(differs)
-    for scale in ("keep", "brokers"):
-        dry = run(cluster, differs, "--dry-run", "-o", "json", "--scale", scale)
-        assert (dry.exit_code, configs_of(differs)) == (0, before)
-        assert dry.stderr.splitlines()[1:4] == [f"every bound × 1 (--scale {scale})", *LEFT_OUT]
-    assert (run(cluster, differs, "--if-version", "1").exit_code, configs_of(differs)) == (4, before)
-    done = run(cluster, differs, "-o", "json", "--reason", "from Kafka")
+def test_an_import_is_one_edit_that_keeps_labels_and_other_quotas(cluster: EmbeddedBroker, root: str) -> None:
+    before = configs_of(root)
+    dry = run(cluster, root, "--dry-run", "-o", "json")
+    assert (dry.exit_code, configs_of(root)) == (0, before)
+    assert dry.stderr.splitlines()[2:4] == LEFT_OUT
+    assert (run(cluster, root, "--if-version", "1").exit_code, configs_of(root)) == (4, before)
+    done = run(cluster, root, "-o", "json", "--reason", "from Kafka")
     assert json.loads(done.stdout)["changes"] == json.loads(dry.stdout)["changes"]
     assert (
         "Quota configs for user-principal 'alice', client-id 'etl' are consumer_byte_rate=2000000.0, mode=shadow, "
         "owner=team-a, producer_byte_rate=1000000.0"
-    ) in configs_of(differs)
-    assert "Quota configs for user-principal 'bob' are note=why, producer_byte_rate=9.0" in configs_of(differs)
-    assert len(configs_of(differs)) == 6
-    (newest,) = json.loads(kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", differs).stdout)
+    ) in configs_of(root)
+    assert configs(BOB) in configs_of(root)
+    assert len(configs_of(root)) == 6
+    (newest,) = json.loads(kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", root).stdout)
     assert newest["reason"] == "from Kafka"
-    again = run(cluster, differs)
+    again = run(cluster, root)
     assert (again.exit_code, again.stdout) == (0, "")
     assert f"quotas v{newest['version']}, nothing to change" in again.stderr
-
-
-@pytest.mark.broker
-def test_a_cluster_without_quotas_changes_nothing(cluster: EmbeddedBroker, differs: str) -> None:
-    with NativeQuotas(access_to(cluster)) as native:
-        native.alter({entity: dict.fromkeys(values) for entity, values in QUOTAS.items()})
-        await_values(native, {})
-        try:
-            answer = run(cluster, differs)
-        finally:
-            native.alter(QUOTAS)
-            await_values(native, QUOTAS)
-    assert (answer.exit_code, answer.stdout) == (0, "")
 
 
 FILES: Final = Path(__file__).parent / "bad_quota_files"

@@ -66,33 +66,16 @@ def test_before_the_first_batch_there_are_no_rates(tmp_path: Path) -> None:
     assert answer.stderr.startswith("no rates: the job has stored none yet\n")
 
 
-@pytest.fixture
-def of_alice(tmp_path: Path) -> KeptJob:
-    of_alice = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_048_576.0}))
-    at_ms = of_alice.clock.wall_ms
-    of_alice.batch(
-        [usage_row(at_ms, user="alice", client_id=client_id, produced_bytes=1) for client_id in ("etl", "web")]
-    )
-    of_alice.flush()
-    return of_alice
-
-
-def effective(of_alice: KeptJob, *words: str) -> Answer:
-    return kquota("quotas", "effective", "alice", "etl", "--tables", of_alice.root, *words)
-
-
-def test_the_levels_and_the_live_clients_that_share_are_printed(of_alice: KeptJob) -> None:
-    answer = effective(of_alice, "-o", "wide")
-    assert (answer.exit_code, answer.stderr) == (0, "quotas v2, recent clients: 2\n")
-    text = answer.stdout
-    (matched,) = [" ".join(line.split()) for line in text.splitlines() if line.endswith("producer_byte_rate")]
-    assert matched == "3 alice enforce producer_byte_rate 1048576 (1.0 MB/s) producer_byte_rate"
+def test_the_levels_and_the_live_clients_that_share_are_shown(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), QuotaChange("alice", "", {"producer_byte_rate": 1_048_576.0}))
+    at_ms = job.clock.wall_ms
+    job.batch([usage_row(at_ms, user="alice", client_id=name, produced_bytes=1) for name in ("etl", "web")])
+    job.flush()
+    effective = ("quotas", "effective", "alice", "etl", "--tables", job.root, "-o")
+    text = kquota(*effective, "wide").stdout
     assert "1048576 (1.0 MB/s)  alice" in text, "the bound that holds, exactly and readable"
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("producer_byte_rate")] == ["alice/web"]
-
-
-def test_json_has_all_of_it(of_alice: KeptJob) -> None:
-    (document,) = json.loads(effective(of_alice, "-o", "json").stdout)
+    (document,) = json.loads(kquota(*effective, "json").stdout)
     assert [row["level"] for row in document["levels"] if row["bounds"]] == [3]
     assert document["effective"][0]["shared_with"] == ["alice/web"]
     assert document["effective"][1]["bound"] is None

@@ -1,7 +1,8 @@
 """`kquota throttles explain`: the one cause of a decision without a record, and times that add up."""
 
+import json
 import re
-import subprocess
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,15 @@ class Tables:
         self.events = EventTable(root)
         self.collected(1_000)
 
-    def collected(self, age_ms: int) -> None:
-        facts = BatchFacts(Evaluation("q", 7, AT_MS, 1), AT_MS + age_ms, "", "", "{}", 1, 0, 0, 0, 0)
+    def collected(self, age_ms: int, at_ms: int = AT_MS) -> None:
+        facts = BatchFacts(Evaluation("q", 7, at_ms, 1), at_ms + age_ms, "", "", "{}", 1, 0, 0, 0, 0)
         write_deltalake(table_uri(self.root, "batches"), facts.to_row("c"), mode="overwrite")
+
+    def record(self, written_ms: int, throttle_time_ms: int, cause: str, batch_id: int = 6) -> None:
+        """Of another decision; without a time it is a release."""
+        action = "throttle" if throttle_time_ms else "release"
+        about = {"decision_id": "first", "batch_id": batch_id, "cause": cause}
+        self.events.write(("app", action, AT_MS + written_ms, throttle_time_ms), **about)
 
     def why(self, **changes: Any) -> str:
         found = why_unpublished(self.root, QuotaTable(self.root), DECISION | changes, MAX_AGE_MS, 1_000)
@@ -67,49 +74,68 @@ def tables(tmp_path: Path) -> Tables:
     return Tables(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("decision", "told"),
+    [
+        ({}, "restart"),
+        ({"mode": "shadow", "asks_hold": False}, ": its quota is in shadow mode"),
+        ({"asks_hold": False}, ": the throttle of another quota type is longer, or as long"),
+        ({"asks_hold": False, "throttle_time_ms": 0}, ": its throttle time is 0 ms, rounded"),
+        ({"throttle_time_ms": 999}, "not published: shorter than min_hold_ms (1000 ms); what it owes stays owed"),
+    ],
+)
+def test_a_decision_without_a_record_has_one_cause(decision: dict[str, Any], told: str, tables: Tables) -> None:
+    assert told in tables.why(**decision)
+
+
 def test_a_decision_that_came_too_late_says_how_old_it_was(tables: Tables) -> None:
     tables.collected(MAX_AGE_MS)
     assert "restart" in tables.why(), "as old as allowed is not too old"
     tables.collected(MAX_AGE_MS + 1)
-    assert tables.why() == (
-        ": it was 30.001 s old when it was collected, more than stream.max_decision_age_ms = 30000; "
-        "so its usage charges the bucket down to -N * w * T at most"
-    )
+    assert tables.why().startswith(": it was 30.001 s old when it was collected, more than stream.max_decision_age_ms")
 
 
 def test_a_decision_under_quotas_of_before_an_edit_names_the_edit(tables: Tables) -> None:
     version = QuotaTable(tables.root).alter([QuotaChange("u", "", {"producer_byte_rate": 1.0})], AUDIT)
     tables.collected(0)
     assert "restart" in tables.why(quota_version=version)
-    facts = BatchFacts(Evaluation("q", 7, 4_000_000_000_000, 1), 4_000_000_000_000, "", "", "{}", 1, 0, 0, 0, 0)
-    write_deltalake(table_uri(tables.root, "batches"), facts.to_row("c"), mode="overwrite")
-    told = tables.why(quota_version=version - 1, evaluated_at_ms=4_000_000_000_000)
+    late_ms = 4_000_000_000_000
+    tables.collected(0, late_ms)
+    told = tables.why(quota_version=version - 1, evaluated_at_ms=late_ms)
     assert told == f": quotas v{version} came into force before it could be published"
 
 
-EVENT: dict[str, Any] = {
-    "cluster": "c",
-    "query_id": "q",
-    "batch_id": 7,
-    "broker_id": "",
-    "user": "u",
-    "client_id": "app",
-    "quota_type": "producer_byte_rate",
-    "cause": "renewed",
-    "action": "throttle",
-    "decision_id": "first",
-    "observed": 109_000.0,
-    "bound": 100_000.0,
-    "window_ms": 1_000,
-    "tokens": None,
-    "owed_ms": 90,
-    "lateness_ms": None,
-}
+def test_soon_after_a_release_a_decision_must_hold_twice_as_long(tables: Tables) -> None:
+    tables.record(-4_000, 3_000, "violation")
+    tables.record(-1_000, 0, "expired")
+    assert "(1000 ms, twice as long soon after a release)" in tables.why(throttle_time_ms=1_999)
+    assert "restart" in tables.why(throttle_time_ms=2_000)
+    assert "restart" in tables.why(throttle_time_ms=500, owed_ms=2_000)
+
+
+@pytest.mark.parametrize("ago_ms", [500, 19_000, 21_000, 590_000, 610_000, 86_000_000])
+def test_the_record_that_holds_a_client_is_found_however_long_ago_it_was_written(tables: Tables, ago_ms: int) -> None:
+    tables.record(-ago_ms, ago_ms + 8_500, "violation")
+    assert tables.why() == ": the client already waits: record #0 of decision first holds it until 22:14:08.500"
+    tables.record(-100, 0, "quota_changed")
+    assert "already waits" not in tables.why()
+
+
+def test_a_decision_that_made_a_throttle_longer_names_its_record(tables: Tables) -> None:
+    tables.record(-500, 9_000, "violation")
+    tables.record(1_100, 20_000, "extended", batch_id=7)
+    assert tables.why() == " under this id: it made a running throttle longer, with record #1 of decision first"
 
 
 def event(seq: int, written_ms: int, throttle_time_ms: int, **changes: Any) -> dict[str, Any]:
-    times = {"throttle_time_ms": throttle_time_ms, "throttled_until_ms": AT_MS + written_ms + throttle_time_ms}
-    return {**EVENT, "publish_seq": seq, **times, **changes}
+    return {
+        **dict.fromkeys(("cluster", "broker_id", "tokens", "lateness_ms")),
+        **{"query_id": "q", "batch_id": 7, "user": "u", "client_id": "app", "quota_type": "producer_byte_rate"},
+        **{"cause": "renewed", "action": "throttle", "decision_id": "first", "owed_ms": 90},
+        **{"observed": 109_000.0, "bound": 100_000.0, "window_ms": 1_000},
+        **{"publish_seq": seq, "throttle_time_ms": throttle_time_ms},
+        **{"throttled_until_ms": AT_MS + written_ms + throttle_time_ms, **changes},
+    }
 
 
 def test_the_times_of_records_add_up_to_the_time_held() -> None:
@@ -120,6 +146,17 @@ def test_the_times_of_records_add_up_to_the_time_held() -> None:
     assert lines[1].endswith(
         " 22:14:00.862 renew    for 0.900 s until 22:14:01.762: owes 12.706 s by its debt of 1.3 MB"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"cause": "expired"}, "O 109.0 > T 100.0 kB/s, owes 90 ms, not more than purgatory.min_hold_ms = 1000"),
+        ({"cause": "quota_changed", "bound": None, "owed_ms": 0}, "O 109.0 kB/s, no bound is enforced any more"),
+    ],
+)
+def test_a_release_says_why_it_is_right(changes: dict[str, Any], why: str) -> None:
+    assert record_lines([event(0, 0, 0, action="release", **changes)], 1_000)[1].endswith(f"{changes['cause']}: {why}")
 
 
 @pytest.mark.parametrize(
@@ -139,39 +176,12 @@ def test_capping_is_told_only_where_something_is_capped(tmp_path: Path) -> None:
         job.clock.advance(1_000)
         job.decided += job.batch([usage_row(job.clock.wall_ms, user="alice", produced_bytes=produced_bytes)])
     job.flush()
-    rests = []
-    for row in (row for row in job.decided if row["asks_hold"]):
+    whole, capped = (row for row in job.decided if row["asks_hold"])
+    for row, is_capped in ((whole, False), (capped, True)):
         told = kquota("throttles", "explain", row["decision_id"], "--tables", job.root).stdout
-        rests.append(row["raw_throttle_time_ms"] - row["throttle_time_ms"])
-        assert ("  capped    " in told) is (rests[-1] > 0)
-        assert f"to {row['throttle_time_ms']} ms; the other {rests[-1]} ms stay owed" in told or not rests[-1]
-    assert [rest > 0 for rest in rests] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("quota", "produced_bytes", "told"),
-    [
-        ({}, 10_010_000, "mode enforce, asks for a hold"),
-        # O is above T, and X is a tenth of a millisecond.
-        ({}, 10_000_100, "mode enforce, asks for no hold: its throttle time is 0 ms, rounded"),
-        ({"mode": "shadow"}, 10_010_000, "mode shadow, which never throttles"),
-        (
-            {"consumer_byte_rate": 1_000.0},
-            10_010_000,
-            "mode enforce, asks for no hold: "
-            "the throttle of another quota type is longer, or as long, and stands for both",
-        ),
-    ],
-)
-def test_a_decision_that_asks_for_no_hold_says_why(
-    tmp_path: Path, quota: dict[str, Any], produced_bytes: int, told: str
-) -> None:
-    job = KeptJob(str(tmp_path), QuotaChange("alice", "etl", {"producer_byte_rate": 1_000_000.0, **quota}))
-    usage = usage_row(AT_MS, user="alice", client_id="etl", produced_bytes=produced_bytes, fetched_bytes=90_000)
-    row = next(row for row in job.batch([usage]) if row["quota_type"] == "producer_byte_rate")
-    job.flush()
-    text = kquota("throttles", "explain", row["decision_id"], "--tables", job.root).stdout
-    assert text.splitlines()[1].partition("batch 0, ")[2] == told
+        rest_ms = row["raw_throttle_time_ms"] - row["throttle_time_ms"]
+        assert (rest_ms > 0, "  capped    " in told) == (is_capped, is_capped)
+        assert (f"to {row['throttle_time_ms']} ms; the other {rest_ms} ms stay owed" in told) is is_capped
 
 
 def test_the_decision_on_a_client_of_a_held_user_names_the_decision_on_the_user(tmp_path: Path) -> None:
@@ -180,11 +190,9 @@ def test_the_decision_on_a_client_of_a_held_user_names_the_decision_on_the_user(
     job.flush()
     assert (of_user["client_id"], of_client["client_id"]) == (None, "etl")
     told = kquota("throttles", "explain", of_client["decision_id"], "--tables", job.root).stdout
-    assert ", mode enforce, asks for no hold: its user is held, with all client-ids of the sensor" in told
-    assert (
-        f"published: nothing: its user is held, with all client-ids of the sensor, by decision {of_user['decision_id']}"
-        in told
-    )
+    why = "its user is held, with all client-ids of the sensor"
+    assert f", mode enforce, asks for no hold: {why}\n" in told
+    assert f"published: nothing: {why}, by decision {of_user['decision_id']}" in told
 
 
 class OfUser:
@@ -211,28 +219,22 @@ class OfUser:
         return kquota("throttles", *arguments, "--tables", self.job.root).stdout
 
 
-@pytest.fixture
-def of_user(tmp_path: Path) -> OfUser:
-    return OfUser(tmp_path)
+@pytest.fixture(scope="module")
+def of_user(tmp_path_factory: pytest.TempPathFactory) -> OfUser:
+    return OfUser(tmp_path_factory.mktemp("user"))
 
 
 @pytest.mark.parametrize(
-    ("names", "client_id", "held"),
-    [
-        ("alice/*", None, "held until"),
-        ("alice *", None, "held until"),
-        ("alice/etl", None, "held until"),
-        ("alice/new", None, "held until"),
-        ("alice/web", "web", "held until"),
-    ],
+    ("names", "client_id"),
+    [("alice/*", None), ("alice *", None), ("alice/etl", None), ("alice/new", None), ("alice/web", "web")],
 )
 def test_a_client_is_explained_by_the_throttle_that_holds_it_its_own_or_its_users(
-    names: str, client_id: str | None, held: str, of_user: OfUser
+    names: str, client_id: str | None, of_user: OfUser
 ) -> None:
     told = of_user.asked("explain", *names.split())
     row = of_user.rows[client_id]
     assert told.startswith(f"decision {row['decision_id']}: alice/{client_id or '*'} is over producer_byte_rate\n")
-    assert f"\nnow: {held} {clock_time(of_user.now_ms + (300_000 if client_id else 900_000))}, " in told
+    assert f"\nnow: held until {clock_time(of_user.now_ms + (300_000 if client_id else 900_000))}, " in told
     assert ("  holds     all client-ids of alice, but web\n" in told) is (client_id is None)
     (samples,) = re.findall(r"\n  [\d:.]+  [█│ ]+ ([\d.]+)\n", told)
     assert samples == "90.0", "the other client has a sensor of its own"
@@ -241,17 +243,19 @@ def test_a_client_is_explained_by_the_throttle_that_holds_it_its_own_or_its_user
 @pytest.mark.parametrize(
     ("flags", "found"),
     [
-        ("", ["alice *", "alice web"]),
-        ("--client-id new --user alice", ["alice *"]),
-        ("--client-id web --user alice", ["alice web"]),
-        ("--client-id web", ["alice web"]),
-        ("--all --client-id new --user alice", ["alice *"]),
+        ("", [None, "web"]),
+        ("--client-id new --user alice", [None]),
+        ("--client-id web --user alice", ["web"]),
+        ("--client-id web", ["web"]),
+        ("--all --client-id new --user alice", [None]),
     ],
 )
-def test_a_client_is_listed_with_the_throttles_that_hold_it(flags: str, found: list[str], of_user: OfUser) -> None:
-    lines = of_user.asked("list", *flags.split(), "-o", "wide").splitlines()[1:]
-    assert [name for name in found if any(name.split()[1] in line.split() for line in lines)] == found
-    assert len(lines) == len(found)
+def test_a_client_is_listed_with_the_throttles_that_hold_it(
+    flags: str, found: list[str | None], of_user: OfUser
+) -> None:
+    rows = json.loads(of_user.asked("list", *flags.split(), "-o", "json"))
+    assert {row["client_id"] for row in rows} == {*found}
+    assert len(rows) == len(found)
 
 
 class Throttled:
@@ -288,66 +292,6 @@ def throttled(tmp_path: Path) -> Throttled:
     return Throttled(tmp_path)
 
 
-HOLDS: dict[str, Any] = {"decision_id": "first", "batch_id": 6, "cause": "violation"}
-
-
-@pytest.mark.parametrize(
-    ("decision", "told"),
-    [
-        ({}, "restart"),
-        ({"mode": "shadow", "asks_hold": False}, ": its quota is in shadow mode"),
-        ({"asks_hold": False}, ": the throttle of another quota type is longer, or as long"),
-        ({"asks_hold": False, "throttle_time_ms": 0}, ": its throttle time is 0 ms, rounded"),
-        ({"throttle_time_ms": 999}, "not published: shorter than min_hold_ms (1000 ms); what it owes stays owed"),
-    ],
-)
-def test_a_decision_without_a_record_has_one_cause(decision: dict[str, Any], told: str, tables: Tables) -> None:
-    assert told in tables.why(**decision)
-
-
-def test_soon_after_a_release_a_decision_must_hold_twice_as_long(tables: Tables) -> None:
-    tables.events.write(("app", "throttle", AT_MS - 4_000, 3_000), **HOLDS)
-    tables.events.write(("app", "release", AT_MS - 1_000, 0), **{**HOLDS, "cause": "expired"})
-    assert "(1000 ms, twice as long soon after a release)" in tables.why(throttle_time_ms=1_999)
-    assert "restart" in tables.why(throttle_time_ms=2_000)
-    assert "restart" in tables.why(throttle_time_ms=500, owed_ms=2_000)
-
-
-@pytest.mark.parametrize("ago_ms", [500, 19_000, 21_000, 590_000, 610_000, 86_000_000])
-def test_the_record_that_holds_a_client_is_found_however_long_ago_it_was_written(tables: Tables, ago_ms: int) -> None:
-    tables.events.write(("app", "throttle", AT_MS - ago_ms, ago_ms + 8_500), **HOLDS)
-    assert tables.why() == ": the client already waits: record #0 of decision first holds it until 22:14:08.500"
-    tables.events.write(("app", "release", AT_MS - 100, 0), **{**HOLDS, "cause": "quota_changed"})
-    assert "already waits" not in tables.why()
-
-
-def test_a_decision_that_made_a_throttle_longer_names_its_record(tables: Tables) -> None:
-    tables.events.write(("app", "throttle", AT_MS - 500, 9_000), **HOLDS)
-    tables.events.write(("app", "throttle", AT_MS + 1_100, 20_000), **{**HOLDS, "batch_id": 7, "cause": "extended"})
-    assert tables.why() == " under this id: it made a running throttle longer, with record #1 of decision first"
-
-
-@pytest.mark.parametrize(
-    ("record", "shown"),
-    [
-        (
-            {"cause": "expired"},
-            "expired: O 109.0 > T 100.0 kB/s, owes 90 ms, not more than purgatory.min_hold_ms = 1000",
-        ),
-        ({"cause": "quota_changed", "bound": None, "owed_ms": 0}, "O 109.0 kB/s, no bound is enforced any more"),
-        ({"action": "throttle", "cause": "extended"}, " extend   for 0.000 s until 22:14:00.000: "),
-    ],
-)
-def test_a_record_says_why_it_is_right(record: dict[str, Any], shown: str) -> None:
-    (_, line) = record_lines([event(0, 0, 0, **{"action": "release", **record})], 1_000)
-    assert shown in line
-
-
-def pasted(command: str) -> str:
-    """What a command prints that kquota has shown."""
-    return subprocess.run(["/bin/sh", "-c", command.strip()], capture_output=True, text=True, check=True).stdout
-
-
 def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp_path: Path) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("<default>", "", {"producer_byte_rate": 1_000.0}))
     rows = job.batch([usage_row(AT_MS, user=f"u{number}", produced_bytes=90_000) for number in range(16 * 6 + 1)])
@@ -357,7 +301,8 @@ def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp
     answer = kquota("throttles", "explain", digit, "--tables", job.root)
     assert answer.exit_code == 2
     assert f"{', '.join(ids[:5])}, {count - 5} more. Fix: " in answer.stderr
-    assert pasted(answer.stderr.rpartition("in full: ")[2]).startswith(f"decision {ids[0]}: ")
+    fix = shlex.split(answer.stderr.rpartition("in full: ")[2])
+    assert kquota(*fix[fix.index("throttles") :], "--tables", job.root).stdout.startswith(f"decision {ids[0]}: ")
 
 
 @pytest.mark.parametrize(
@@ -370,30 +315,29 @@ def test_a_beginning_of_several_ids_is_answered_with_a_command_for_the_first(tmp
     ],
     ids=["never throttled", "released", "lapsed before its release", "held"],
 )
-@pytest.mark.parametrize("names", [("alice", "etl"), ("alice/etl",), ("alice/etl@1",)])
 def test_a_client_is_told_its_newest_throttle_and_not_a_newer_decision(
-    names: tuple[str, ...], records: list[tuple[str, int, int]], decision: int, now: str, throttled: Throttled
+    records: list[tuple[str, int, int]], decision: int, now: str, throttled: Throttled
 ) -> None:
     for record in records:
         throttled.record(*record)
     shown = re.sub(r"{(.*)}", lambda ago: clock_time(throttled.now_ms - int(ago[1])), now)
-    told, by_id = throttled.explained(*names), throttled.explained(throttled.ids[decision])
-    assert told.startswith(f"{by_id}now: {shown}")
-    left, advice = told.removeprefix(f"{by_id}now: {shown}").splitlines()
-    assert re.fullmatch(r"|9[0-4]\d\.\d s left", left)
-    assert advice.startswith("one produce request of alice/etl had at least 90.0 kB, 90.0 s of its producer_byte_rate ")
+    by_id = throttled.explained(throttled.ids[decision])
+    for names in (("alice", "etl"), ("alice/etl@1",)):
+        told = throttled.explained(*names)
+        assert told.startswith(f"{by_id}now: {shown}")
+        left, advice = told.removeprefix(f"{by_id}now: {shown}").splitlines()
+        assert re.fullmatch(r"|9[0-4]\d\.\d s left", left)
+        assert advice.startswith(
+            "one produce request of alice/etl had at least 90.0 kB, 90.0 s of its producer_byte_rate "
+        )
 
 
 def test_a_user_alone_is_answered_with_what_to_name(throttled: Throttled) -> None:
     answer = kquota("throttles", "explain", "alice", "--tables", throttled.job.root)
     assert (answer.exit_code, answer.stdout) == (2, "")
-    assert "name a client-id of alice, or '*' for all of them. Fix: see who was held: " in answer.stderr
-
-
-def test_a_client_without_decisions_is_not_asked_for_its_client_id(throttled: Throttled) -> None:
-    answer = kquota("throttles", "explain", "alice/unknown", "--tables", throttled.job.root)
-    assert (answer.exit_code, answer.stdout) == (3, "")
-    assert answer.stderr.startswith("kquota: no decision of alice/unknown in ")
+    assert "name a client-id of alice, or '*' for all of them." in answer.stderr
+    unknown = kquota("throttles", "explain", "alice/unknown", "--tables", throttled.job.root)
+    assert unknown.exit_code == 3, "a client without decisions is not asked for its client-id"
 
 
 def test_names_with_slashes_are_found_and_an_empty_user_is_refused(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class LivedTables:
         )
         self.root = self.job.settings.tables.root
         self.edit(quotas, "who may use what", without=[("<default>", "")])
-        self._senders = list(senders)
+        self.senders = list(senders)
         self._seconds = 0.0
         self.job.clock.set_wall(start_ms)
         self.job.clock.steady_ms = start_ms
@@ -104,7 +104,7 @@ class LivedTables:
                     "request_count": 20,
                     **{name: int(rate * step_ms / 1_000) for name, rate in sender.rates(self._seconds).items()},
                 }
-                for sender in self._senders
+                for sender in self.senders
                 if not any(record.holds(sender.user, sender.client_id) for record in held)
             ]
             self.job.send(json.dumps(events).encode())

@@ -54,3 +54,19 @@ def lived_shop(folder: Path, start_ms: int, seconds: int = 80, at_once: bool = T
     tables.live(20)
     tables.roll_up()
     return tables
+
+
+GHOST: Final = Sender("ghost", "gone", lambda _: {"produced_bytes": 900_000})
+
+
+def set_back_shop(folder: Path, step_ms: int) -> LivedTables:
+    """The clocks were ahead by so much for 15 s, until 16 s ago; a ghost sent something only then."""
+    tables = LivedTables(folder, QUOTAS, SENDERS, START_MS, at_once=True)
+    tables.live(15)
+    tables.job.clock.set_wall(tables.now_ms + step_ms)
+    tables.senders = [*SENDERS, GHOST]
+    tables.live(15)
+    tables.job.clock.set_wall(tables.now_ms - step_ms)
+    tables.senders = [*SENDERS]
+    tables.live(16)
+    return tables

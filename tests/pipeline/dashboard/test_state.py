@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.state import (
-    collapsed,
-    gauges,
-    standing,
-    used_text,
-    verdict,
-)
-from schemas.throttle_record import counts
+from pipeline.dashboard.state import collapsed, gauges, standing, used_text, verdict
 
 VERDICT_MS = 1_700_000_000_000
 
@@ -30,11 +23,6 @@ VERDICT_MS = 1_700_000_000_000
 )
 def test_from_four_fifths_of_its_bound_on_a_rate_is_near(used: float | None, mode: str, expected: str) -> None:
     assert standing(used, mode) == expected
-
-
-@pytest.mark.parametrize(("for_ms", "expected"), [(999, False), (1_000, True), (60_000, True)])
-def test_a_hold_counts_from_min_hold_ms_on(for_ms: int, expected: bool) -> None:
-    assert counts(VERDICT_MS, VERDICT_MS + for_ms, 1_000) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,12 +76,6 @@ def test_records_are_one_row_per_client() -> None:
     assert shown == [("a", 9, 3, 5), ("b", 8, 1, 8)]
 
 
-def standings(**changed: Any) -> dict[str, str]:
-    good = {"age_ms": 800, "delay_ms": 300, "ahead_ms": 0, "events_per_second": 5.0, "late": 0, "held": 3,
-            "late_p99_ms": 4, "unreadable": 0}  # fmt: skip
-    return {one["name"]: one["standing"] for one in gauges(**(good | changed))}
-
-
 @pytest.mark.parametrize(
     ("name", "changed", "expected"),
     [
@@ -107,18 +89,11 @@ def standings(**changed: Any) -> dict[str, str]:
         ("events", {"events_per_second": None}, "unknown"),
         ("punctuality", {"late_p99_ms": 50}, "good"),
         ("punctuality", {"late_p99_ms": 51}, "bad"),
-        ("unreadable", {"unreadable": 0}, "good"),
         ("unreadable", {"unreadable": 1}, "bad"),
         ("held", {"held": 900}, "unknown"),
     ],
 )
 def test_a_figure_of_the_pipeline_is_on_its_target_or_not(name: str, changed: dict[str, Any], expected: str) -> None:
-    assert standings(**changed)[name] == expected
-
-
-def test_every_figure_of_the_pipeline_is_explained() -> None:
-    figures = gauges(
-        age_ms=1, delay_ms=1, ahead_ms=0, events_per_second=1.0, late=0, held=0, late_p99_ms=1, unreadable=0
-    )
-    assert all(one["why"].endswith(".") for one in figures)
-    assert [one["target"] for one in figures] == ["at most 5 s", "at most 5 s", "none late", "", "at most 50 ms", "0"]
+    good = {"age_ms": 800, "delay_ms": 300, "ahead_ms": 0, "late": 0, "held": 3, "late_p99_ms": 4, "unreadable": 0}
+    figures = gauges(**{"events_per_second": 5.0, **good, **changed})
+    assert {one["name"]: one["standing"] for one in figures}[name] == expected

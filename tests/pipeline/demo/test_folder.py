@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline.command_line import carry_nothing, command_text
+from pipeline.cli.demo_console import DemoConsole
 from pipeline.demo.folder import (
     DEMO_CLIENTS,
     DEMO_QUOTAS,
@@ -19,18 +19,19 @@ from pipeline.demo.folder import (
     STOCK_CLIENTS,
     DemoFolder,
     at_the_end,
-    demo_users,
-    split_shares,
     while_it_runs,
 )
 from pipeline.demo.run import start_over
 from pipeline.errors import Conflict, UsageError
 from pipeline.job.status import job_lock, job_process
-from pipeline.settings.model import load_settings
 from pipeline.tables.throttles import recent_events
+from quota.engine import QuotaEngine
+from quota.snapshot import QuotaSnapshot
+from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.demo.played import OFFENDER, played_demo, throttle_one
+from tests.pipeline.throttle.factories import publications, violation
 
 ROOT = Path(__file__).parents[3]
 # The second demo, and then on standard output what it has loaded of what makes it slow.
@@ -71,23 +72,16 @@ def content(folder: Path) -> list[Path]:
 
 
 def test_starting_over_deletes_the_data_of_the_demo_and_nothing_else(demo: DemoFolder) -> None:
-    notes = demo.root / "notes.txt"
-    notes.touch()
-    for path in (demo.settings_file, demo.candidate, demo.sync_log):
+    for path in (demo.root / "notes.txt", demo.settings_file, demo.candidate, demo.sync_log):
         path.touch()
-    start_over(demo, "kquota")
-    locks = {"demo.lock", "demo.pid"}
-    assert {path.name for path in demo.root.iterdir()} == {MARK, "notes.txt", *locks}
-    with demo.claimed():
-        pass
-
-
-def test_starting_over_deletes_every_broker(demo: DemoFolder) -> None:
     for broker in demo.brokers(3):
         (broker / "data").mkdir(parents=True, exist_ok=True)
     assert demo.former_brokers() == 3
     start_over(demo, "kquota")
+    assert {path.name for path in demo.root.iterdir()} == {MARK, "notes.txt", "demo.lock", "demo.pid"}
     assert demo.former_brokers() == 0
+    with demo.claimed():
+        pass
 
 
 def test_starting_over_holds_the_lock_until_only_the_tables_are_left(
@@ -123,15 +117,6 @@ def test_starting_over_deletes_a_link_and_not_what_it_leads_to(demo: DemoFolder,
     assert (production / "checkpoint").is_dir()
 
 
-def test_a_new_folder_and_an_empty_one_become_the_demos_own(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for name in ("empty", "new"):
-        folder = DemoFolder(tmp_path / name)
-        for _ in range(2):
-            with folder.claimed():
-                (folder.root / "tables").mkdir(exist_ok=True)
-
-
 def test_a_second_demo_is_refused_before_anything_heavy_is_loaded(demo: DemoFolder) -> None:
     with demo.claimed():
         before = content(demo.root)
@@ -145,27 +130,12 @@ def test_a_second_demo_is_refused_before_anything_heavy_is_loaded(demo: DemoFold
     assert second.stdout.split() == []
 
 
-def test_commands_that_the_demo_prints_find_its_settings_and_its_tables(
-    demo: DemoFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(demo.root.parent)
-    monkeypatch.delenv("KQUOTA_TABLES__ROOT", raising=False)
-    carry_nothing()
-    with demo.claimed():
-        assert command_text("mode").startswith("KQUOTA_CONFIG=demo/kquota.toml ")
-    monkeypatch.setenv("KQUOTA_TABLES__ROOT", "/elsewhere")
-    with demo.claimed():
-        assert command_text("mode").startswith(f"KQUOTA_CONFIG=demo/kquota.toml KQUOTA_TABLES__ROOT={demo.tables} ")
-    carry_nothing()
-
-
 def test_the_folder_of_a_real_job_is_refused_and_stays_as_it_is(production: Path) -> None:
-    with job_lock(production, "kquota", "s3://bucket/tables"):
-        before = content(production)
-        answer = kquota("demo", "--fresh", "--folder", str(production))
-        assert (answer.exit_code, answer.stdout) == (2, "")
-        assert f"{production} is not a demo's folder" in answer.stderr
-        assert content(production) == before
+    before = content(production)
+    answer = kquota("demo", "--fresh", "--folder", str(production))
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert f"{production} is not a demo's folder" in answer.stderr
+    assert content(production) == before
 
 
 def test_starting_over_is_refused_while_a_job_elsewhere_uses_the_tables(demo: DemoFolder, tmp_path: Path) -> None:
@@ -200,13 +170,6 @@ def paste(command: str) -> str:
     return answer.stdout
 
 
-def test_the_settings_file_finds_broker_tables_checkpoint_and_lock(played: tuple[DemoFolder, HandJob]) -> None:
-    folder, job = played
-    found = load_settings(folder.settings_file)
-    assert (found.kafka, found.run_dir, found.job) == (job.settings.kafka, folder.root, job.settings.job)
-    assert (found.tables.root, found.stream.checkpoint) == (str(folder.tables), job.settings.stream.checkpoint)
-
-
 def test_a_candidate_that_its_user_has_changed_is_kept(tmp_path: Path) -> None:
     for _ in range(2):
         with played_demo(tmp_path / "demo") as (folder, _job):
@@ -226,58 +189,46 @@ def test_what_is_proposed_while_it_runs_tells_of_the_first_throttle(played: tupl
     assert "observe --usage-topic quota.usage.v1 --minutes 1" in observe
 
 
-def test_what_is_proposed_at_the_end_explains_a_decision_and_tries_the_candidate(
-    played: tuple[DemoFolder, HandJob],
-) -> None:
+@pytest.mark.parametrize("has_throttled", [True, False])
+def test_what_is_proposed_at_the_end_works(has_throttled: bool, played: tuple[DemoFolder, HandJob]) -> None:
     folder, job = played
-    throttle_one(job)
-    decision_id = recent_events(str(folder.tables), 1)[0]["decision_id"][:8]
-    explained, throttles, compared = (paste(command) for command in at_the_end(decision_id, 3, folder.candidate))
-    assert decision_id in explained
-    assert f"{OFFENDER[0]}/*" in throttles
-    assert "clients throttled" in compared
+    if has_throttled:
+        throttle_one(job)
+    recent = recent_events(str(folder.tables), 1)
+    decision_id = recent[0]["decision_id"][:8] if recent else None
+    told = [paste(command) for command in at_the_end(decision_id, 3 if has_throttled else 0, folder.candidate)]
+    if decision_id:
+        explained, throttles, compared = told
+        assert decision_id in explained
+        assert f"{OFFENDER[0]}/*" in throttles
+        assert "clients throttled" in compared
 
 
-def test_what_is_proposed_after_a_demo_without_a_batch_works_too(played: tuple[DemoFolder, HandJob]) -> None:
-    folder, _ = played
-    for command in at_the_end(None, 0, folder.candidate):
-        paste(command)
+def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console = DemoConsole(Path("candidate.yaml"), watched=False)
+    exporter = "erp/exporter"
+    for number, name in enumerate(("alice/etl", exporter, exporter, "alice/etl", exporter)):
+        news = publications(violation(ClientKey("", *name.split("/"))))
+        console.listeners().announce(news.written(number, 1_700_000_000_000), 3)
+    printed = capsys.readouterr()
+    assert [line.split()[2] for line in printed.out.splitlines()] == ["alice/etl", exporter, "alice/etl"]
+    assert printed.err.count(f"{exporter} does not listen") == 1
+    console.summary()
+    assert capsys.readouterr().out.split()[-3:] == ["5", "throttle", "records"]
 
 
 CLIENTS = (*DEMO_CLIENTS, *STOCK_CLIENTS)
-PASSWORDS = {user: f"{user}-secret" for user in demo_users()}
-
-
-def test_every_read_topic_is_written_faster_than_it_is_read() -> None:
-    for reader in (client for client in DEMO_CLIENTS if client.role == "consume"):
-        written = sum(
-            client.bytes_per_second
-            for client in DEMO_CLIENTS
-            if client.role == "produce" and client.topic == reader.topic and client.load_factor <= 1
-        )
-        assert written > reader.bytes_per_second
-
-
-@pytest.mark.parametrize(("brokers", "shares"), [(1, (1.0,)), (2, (0.9, 0.1)), (3, (0.9, 0.05, 0.05))])
-def test_nine_tenths_go_to_the_first_of_several_brokers(brokers: int, shares: tuple[float, ...]) -> None:
-    assert split_shares(brokers) == shares
 
 
 def test_each_client_resolves_to_the_quota_it_is_said_to_have() -> None:
-    engine_module = pytest.importorskip("quota.engine")
-    snapshot_module = pytest.importorskip("quota.snapshot")
-    engine = engine_module.QuotaEngine()
-    engine.load_quotas(snapshot_module.QuotaSnapshot.from_rows([dict(row) for row in DEMO_QUOTAS], version=1))
-    entities = pa.table({
-        "broker_id": ["" for _ in CLIENTS],
-        "user": [client.user for client in CLIENTS],
-        "client_id": [client.client_id for client in CLIENTS],
-    })  # fmt: skip
-
-    levels = engine.resolve(entities).to_pylist()
-
+    engine = QuotaEngine()
+    engine.load_quotas(QuotaSnapshot.from_rows([dict(row) for row in DEMO_QUOTAS], version=1))
+    names = {"user": [one.user for one in CLIENTS], "client_id": [one.client_id for one in CLIENTS]}
+    levels = engine.resolve(pa.table({"broker_id": [""] * len(CLIENTS), **names})).to_pylist()
     resolved = {(row["user"], row["client_id"], row["quota_type"]): row for row in levels}
     rate_of = {"produce": "producer_byte_rate", "consume": "consumer_byte_rate"}
-    rows = [resolved[client.user, client.client_id, rate_of[client.role]] for client in CLIENTS]
-    assert [row["bound"] for row in rows] == [client.quota_bytes_per_second for client in CLIENTS]
+    rows = [resolved[one.user, one.client_id, rate_of[one.role]] for one in CLIENTS]
+    assert [row["bound"] for row in rows] == [one.quota_bytes_per_second for one in CLIENTS]
     assert {row["level"] for row in rows} == {1, 2, 3, 4, 6, 7}

