@@ -446,12 +446,15 @@ def test_each_record_has_the_verb_of_the_log(written: Written) -> None:
 
 def test_dead_letters_are_counted_by_cause(written: Written) -> None:
     letters = written.rows("dead_letters")
-    (row,) = written.view("dead_letters_by_cause")
-    assert (row["cause"], row["letters"]) == (letters[0]["cause"], 3)
-    assert "is no text" in row["newest_value"]
-    assert row["newest_at_ms"] == max(one["appended_at_ms"] for one in letters)
-    newest = [one for one in letters if one["appended_at_ms"] == row["newest_at_ms"]]
-    assert row["newest_place"] in {f"{one['topic']}:{one['partition']}:{one['offset']}" for one in newest}
+    rows = written.view("dead_letters_by_cause")
+    assert {row["cause"]: row["letters"] for row in rows} == Counter(row["cause"] for row in letters)
+    assert len(rows) >= 2
+    assert any("is no text" in row["newest_value"] for row in rows)
+    for row in rows:
+        of_cause = [one for one in letters if one["cause"] == row["cause"]]
+        assert row["newest_at_ms"] == max(one["appended_at_ms"] for one in of_cause)
+        newest = [one for one in of_cause if one["appended_at_ms"] == row["newest_at_ms"]]
+        assert row["newest_place"] in {f"{one['topic']}:{one['partition']}:{one['offset']}" for one in newest}
 
 
 def test_edits_are_those_of_the_history_of_the_command_line(written: Written) -> None:
