@@ -44,14 +44,12 @@ class ObjectStore:
 
     @property
     def settings(self) -> StoreSettings:
-        """How it is reached."""
         return StoreSettings(
             endpoint=self.endpoint, region=REGION, access_key_id=SecretStr(KEY), secret_access_key=SecretStr(SECRET)
         )
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as variables of kquota's settings."""
         return {
             "KQUOTA_STORE__ENDPOINT": self.endpoint,
             "KQUOTA_STORE__REGION": REGION,
@@ -78,7 +76,6 @@ class ObjectStore:
 
 
 def versitygw() -> str | None:
-    """The server's program; None if it is not installed."""
     return shutil.which("versitygw") or shutil.which("versitygw", path=str(Path.home() / "go" / "bin"))
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 
 def of_bundle(resources: dict[str, Any]) -> Iterator[str]:
-    """The mistakes in the resources of a Databricks bundle."""
     from databricks.bundles.dashboards import Dashboard  # noqa: PLC0415
     from databricks.bundles.jobs import Job  # noqa: PLC0415
 

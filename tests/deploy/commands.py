@@ -48,14 +48,12 @@ class Program:
 
     @property
     def ports(self) -> frozenset[int]:
-        """On which it listens, by its flags."""
         named = dict(zip(self.words, self.words[1:], strict=False))
         own = {"gate": named.get("--listen", ":8787"), "dashboard": named.get("--port", "8788")}.get(self.words[0])
         return frozenset(int(one.rpartition(":")[2]) for one in (named.get("--metrics-port"), own) if one)
 
 
 def compose_file() -> Any:
-    """The compose file, with its merged mappings."""
     return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text("utf-8"))
 
 
@@ -71,7 +69,6 @@ def rendered(folder: Path) -> list[dict[str, Any]]:
 
 
 def bundle() -> dict[str, Any]:
-    """The Databricks bundle with its included files."""
     folder = DEPLOY / "databricks"
     whole: dict[str, Any] = yaml.safe_load((folder / "databricks.yml").read_text("utf-8"))
     whole["resources"] = {}
@@ -88,7 +85,6 @@ def unit_lines(unit: Path) -> dict[str, str]:
 
 
 def programs() -> Iterator[Program]:
-    """All of them, those of the manifests too if there is a kubectl."""
     yield from (*compose_programs(), *unit_programs(), *bundle_programs())
     if shutil.which("kubectl") is not None:
         for folder in OVERLAYS:
@@ -96,7 +92,6 @@ def programs() -> Iterator[Program]:
 
 
 def compose_programs() -> Iterator[Program]:
-    """Services of the compose file with the image of kquota."""
     for name, service in compose_file()["services"].items():
         if service["image"] == _IMAGE:
             probe = _probed_by(service["healthcheck"].get("test", ()))
@@ -105,7 +100,6 @@ def compose_programs() -> Iterator[Program]:
 
 
 def unit_programs() -> Iterator[Program]:
-    """What the units start."""
     for unit in UNITS:
         lines = unit_lines(unit)
         command, *words = shlex.split(lines["ExecStart"].replace("%i", "1"))
@@ -115,7 +109,6 @@ def unit_programs() -> Iterator[Program]:
 
 
 def bundle_programs() -> Iterator[Program]:
-    """Tasks of the bundle that run kquota_job.py."""
     for name, job in bundle()["resources"]["jobs"].items():
         clusters = {one["job_cluster_key"]: one["new_cluster"] for one in job["job_clusters"]}
         for task in job["tasks"]:

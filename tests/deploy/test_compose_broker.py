@@ -94,7 +94,6 @@ def kquota(compose: ComposeBroker, *words: str) -> "subprocess.CompletedProcess[
 
 
 def run_service(name: str, compose: ComposeBroker) -> "subprocess.CompletedProcess[str]":
-    """A service of kquota that ends by itself, with its own command and variables."""
     (program,) = (one for one in compose_programs() if one.where == f"compose.yaml {name}")
     words = [compose.here(word) for word in program.words]
     variables = {key: compose.here(value) for key, value in program.variables.items()}

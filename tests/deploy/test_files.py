@@ -102,7 +102,6 @@ def test_the_compose_file_publishes_and_scrapes_only_ports_that_are_listened_on(
 
 
 def values_of(key: str, node: Any) -> Iterator[Any]:
-    """Every value that has this key, anywhere in an object."""
     for name, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
         if name == key:
             yield value

@@ -30,7 +30,6 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 
 
 def locked(path: Path) -> dict[str, tuple[str, ...]]:
-    """Name and version of each package, and its hashes."""
     entries = path.read_text("utf-8").replace("\\\n", " ").splitlines()
     return {entry.split()[0]: tuple(re.findall(r"sha256:\w+", entry)) for entry in entries if "==" in entry}
 

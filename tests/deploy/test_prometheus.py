@@ -32,8 +32,6 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 class Prometheus:
-    """Its HTTP API."""
-
     def __init__(self, address: str) -> None:
         self.address = address
 
@@ -44,14 +42,12 @@ class Prometheus:
         return list(answer["data"]["result"])
 
     def rules(self) -> list[dict[str, Any]]:
-        """All rules, with their health."""
         return [rule for group in self.get("rules")["data"]["groups"] for rule in group["rules"]]
 
     def get(self, path: str, **parameters: str) -> Any:
         return httpx.get(f"{self.address}/api/v1/{path}", params=parameters, timeout=PATIENCE_SECONDS).json()
 
     def is_ready(self) -> bool:
-        """Whether it answers queries."""
         with suppress(httpx.TransportError, ValueError):
             return bool(self.query("1"))
         return False
@@ -75,7 +71,6 @@ def deployed(ports: Mapping[str, int]) -> str:
 
 @contextmanager
 def running_prometheus(folder: Path, configuration: str) -> Iterator[Prometheus]:
-    """Start it; its data is in the folder."""
     (folder / "prometheus.yml").write_text(configuration, "utf-8")
     address = f"127.0.0.1:{free_ports(1)[0]}"
     command = [of_the_system("prometheus", "prometheus"), f"--config.file={folder / 'prometheus.yml'}"]
@@ -106,14 +101,12 @@ def board_expressions() -> list[str]:
 
 
 def runbook() -> list[str]:
-    """The alerts that docs/runbook.md has a part for."""
     page = (DEPLOY.parent / "docs" / "runbook.md").read_text("utf-8").partition("\n## By alert\n")[2]
     return re.findall(r"^### (.*)$", page, re.MULTILINE)
 
 
 @contextmanager
 def served_job(folder: Path) -> Iterator[int]:
-    """A job with a throttled client and a dead letter."""
     registry = new_registry("job")
     job: HandJob = new_job(folder)
     job.listeners = JobMetrics(registry, SystemClock()).listeners

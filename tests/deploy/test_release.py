@@ -28,7 +28,6 @@ def text() -> str:
 
 
 def parts(text: str, kind: str) -> dict[str, set[str]]:
-    """The hashes of each part by its name and version."""
     found = {}
     for part in json.loads(text)["components"]:
         if part["purl"].startswith(f"pkg:{kind}/"):

@@ -106,8 +106,6 @@ def written_tables(folder: Path) -> LivedTables:
 
 @dataclass
 class Written:
-    """The tables, and the views over them."""
-
     spark: "SparkSession"
     tables: LivedTables
     _answers: dict[str, list[Row]] = field(default_factory=dict)
@@ -127,11 +125,9 @@ class Written:
         return self._answers[query]
 
     def view(self, name: str) -> list[Row]:
-        """All rows of a view, read once."""
         return self.answer(f"SELECT * FROM {name}")  # noqa: S608
 
     def rows(self, name: str) -> list[Row]:
-        """All rows of a table, without Spark."""
         found: list[Row] = read_table(table_uri(self.tables.root, name)).to_pylist()
         return found
 
@@ -152,7 +148,6 @@ def statements(text: str) -> Iterator[str]:
 
 
 def read_board(path: Path) -> dict[str, Any]:
-    """A dashboard's JSON."""
     return dict(json.loads(path.read_text("utf-8")))
 
 
@@ -214,7 +209,6 @@ USED: Final = ("produced_bytes", "fetched_bytes", "request_time_ns", "exempt_tim
 
 
 def complete_usage(written: Written) -> list[Row]:
-    """Raw usage of the minutes that are rolled up."""
     newest_ms = max(row["minute_start_ms"] for row in written.rows("usage_by_minute"))
     return [row for row in written.rows("usage") if row["sample_start_ms"] < newest_ms + MINUTE_MS]
 

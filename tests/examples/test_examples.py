@@ -49,7 +49,6 @@ def running(*command: str, **environ: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def line_with(child: "subprocess.Popen[str]", word: str) -> str:
-    """The next line of its standard output that contains a word."""
     assert child.stdout is not None
     for line in child.stdout:
         if word in line:

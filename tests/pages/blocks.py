@@ -45,7 +45,6 @@ class Block:
 
     @property
     def is_shell(self) -> bool:
-        """Whether it has commands for a shell."""
         return self.language in {"sh", "console"}
 
     @property

@@ -29,23 +29,19 @@ class RunningDemo:
 
     @property
     def output(self) -> str:
-        """What it has printed until now, standard error included."""
         return (self.folder / "output").read_text(encoding="utf-8")
 
     @property
     def tables(self) -> str:
-        """Root of its tables."""
         return str(self.folder / ".kquota" / "demo" / "tables")
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The addresses of the pages, and the demo's."""
         broker = self.folder / ".kquota" / "demo" / "broker" / "broker.json"
         address = f"127.0.0.1:{json.loads(broker.read_text(encoding='utf-8'))['ports']['PLAINTEXT']}"
         return {"broker:9092": address, "broker:9093": address}
 
     def happens(self, event: str) -> None:
-        """Wait for one of `EVENTS`."""
         self._wait(lambda: EVENTS[event](self), event)
 
     def stop(self) -> int:
@@ -55,7 +51,6 @@ class RunningDemo:
         return self.process.wait(PATIENCE_SECONDS)
 
     def await_start(self) -> None:
-        """Wait until clients were throttled and released."""
         log = Path(self.tables) / "throttle_events" / "_delta_log"
         self._wait(lambda: any(log.glob("*.json")), "the tables")
         self._wait(lambda: {"throttle", "release"} <= {row["action"] for row in self._records()}, "a release")
@@ -65,7 +60,6 @@ class RunningDemo:
         assert self.process.poll() is None, f"the demo has ended before {what}:\n{self.output}"
 
     def last_action(self, user: str) -> str:
-        """Of the newest record about a user."""
         return next(str(row["action"]) for row in self._records() if row["user"] == user)
 
     def _records(self) -> list[dict[str, Any]]:

@@ -29,8 +29,6 @@ pytestmark = pytest.mark.skipif(not SITE_PYTHON.exists(), reason="the site's pac
 
 
 class _Loads(HTMLParser):
-    """What a page loads."""
-
     def __init__(self, page: Path) -> None:
         super().__init__()
         self.found: list[str] = []

@@ -27,8 +27,6 @@ _END: Final = "\x1e"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command printed, standard error included, and its exit code."""
-
     text: str
     exit_code: int
 
@@ -114,8 +112,6 @@ _EVENT: Final = re.compile(r"^<!-- happens: (.*?) -->$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A command and the lines that it prints."""
-
     command: str
     answer: tuple[str, ...]
 

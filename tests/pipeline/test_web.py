@@ -60,7 +60,6 @@ def status(connection: socket.socket) -> str:
 
 
 def is_cut(connection: socket.socket) -> bool:
-    """Wait until the server has ended it."""
     with suppress(ConnectionResetError):
         while connection.recv(65_536):
             pass
@@ -119,7 +118,6 @@ def test_a_request_that_waits_for_its_answer_outlasts_the_deadlines(monkeypatch:
 
 
 def ask(guard: Guard, path: str = "/api", **headers: str) -> tuple[int, str]:
-    """Status and body of a request."""
     answers: list[Any] = []
 
     async def receive() -> Any:

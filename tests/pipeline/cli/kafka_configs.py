@@ -84,7 +84,6 @@ class KafkaConfigs:
         self._jvm.communicate()  # closes stdin, and then the program ends
 
     def answer(self, broker: EmbeddedBroker, line: Sequence[str]) -> dict[str, Any]:
-        """Its answer to a command line."""
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
         self._jvm.stdin.write("\t".join(["--bootstrap-server", broker.bootstrap_servers, *line]) + "\n")
@@ -95,7 +94,6 @@ class KafkaConfigs:
         return {"line": shlex.join(line), **printed}
 
     def answers(self, broker: EmbeddedBroker, lines: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        """Its answers to each command line, run in turn."""
         return [self.answer(broker, line) for line in lines]
 
     def described(self, broker: EmbeddedBroker, *kinds: Sequence[str]) -> list[str]:
@@ -113,7 +111,6 @@ def configs(line: str) -> str:
 
 
 def golden() -> list[dict[str, Any]]:
-    """The recorded answers."""
     return [json.loads(line) for line in GOLDEN.read_text().splitlines()]
 
 

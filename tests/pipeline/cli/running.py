@@ -17,16 +17,12 @@ _MADE_ONCE: Final = cache(typer.main.get_command)
 
 
 class Answer(NamedTuple):
-    """Exit code and output of a command."""
-
     exit_code: int
     stdout: str
     stderr: str
 
 
 class Terminal(io.StringIO):
-    """Standard input that is a terminal."""
-
     def isatty(self) -> bool:
         return True
 
@@ -39,7 +35,6 @@ def new_tables(root: Path | str) -> str:
 
 
 def kquota(*arguments: str, stdin: str | io.StringIO = "") -> Answer:
-    """Run `kquota ARGUMENTS`."""
     out, err = io.StringIO(), io.StringIO()
     with (
         patch.object(typer.main, "get_command", _MADE_ONCE),

@@ -108,7 +108,6 @@ OF_NOW = ("status", "throttles list", "throttles explain")
 
 @pytest.fixture(scope="module")
 def stored(root: str, store: ObjectStore) -> str:
-    """The same tables in a store."""
     shutil.copytree(root, store.folder / BUCKET / "commands", ignore=shutil.ignore_patterns("*.lock", "*.pid"))
     return "s3://kquota/commands"
 

