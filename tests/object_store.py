@@ -30,13 +30,7 @@ INSTALL: Final = "go install github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 
 @dataclass(frozen=True, slots=True)
 class ObjectStore:
-    """A running server.
-
-    Attributes:
-        endpoint: Its URL.
-        folder: Where it keeps its buckets, as folders.
-        access_log: One line a request.
-    """
+    """A running server; the folder has its buckets as folders, the log one line a request."""
 
     endpoint: str
     folder: Path
@@ -81,11 +75,7 @@ def versitygw() -> str | None:
 
 @contextmanager
 def object_store(folder: Path) -> Iterator[ObjectStore]:
-    """A server with one bucket, ended with the block.
-
-    Args:
-        folder: For its objects and its log; may hold those of an earlier server.
-    """
+    """A server with one bucket, ended with the block; the folder may hold the objects of an earlier server."""
     program = versitygw()
     if program is None:
         pytest.skip(f"needs versitygw, a server that speaks S3: {INSTALL}")

@@ -54,11 +54,7 @@ class Prometheus:
 
 
 def deployed(ports: Mapping[str, int]) -> str:
-    """The configuration of deploy/prometheus: only intervals and ports are others.
-
-    Args:
-        ports: Of each program of kquota, where it serves its metrics on this machine.
-    """
+    """The configuration of deploy/prometheus: only intervals and ports, of each program, are others."""
     text = (DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8")
     for name, documented in (("job", 9464), ("meter", 9465), ("sync", 9466), ("gate", 8787)):
         assert f"127.0.0.1:{documented}" in text

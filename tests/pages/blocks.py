@@ -29,14 +29,7 @@ _UNPLAYED: Final = "unplayed: "
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of code.
-
-    Attributes:
-        first_line: Number of the line after the opening fence; the page's first line is 0.
-        language: First word of the info string; "" without a fence, or if the string is empty.
-        how: The rest of the info string.
-        text: What is between the fences.
-    """
+    """One block of code; `first_line` is that after the opening fence, `language` and `how` are the info string."""
 
     first_line: int
     language: str

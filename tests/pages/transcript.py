@@ -253,11 +253,7 @@ def excerpt(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
 class Reader(Shell):
     """Reads pages and types their commands. Use it in a `with` block, which ends its shell.
 
-    Args:
-        folder: where it is.
-        addresses: what stands in the pages for an address, and that address here.
-        happens: called with each event of a page.
-        settings: environment variables that were set before.
+    Of the pages, `addresses` are other ones here; `happens` is called with each event.
     """
 
     def __init__(

@@ -33,14 +33,8 @@ class Sender:
 class LivedTables:
     """A job and its clients; time passes only in `live`.
 
-    Args:
-        folder: For the tables.
-        quotas: Rows of `quotas`.
-        senders: The clients.
-        start_ms: The wall clock at the start.
-        engine: Its settings.
-        at_once: All micro-batches of a `live` are one commit of each table, which is several times as fast. Its
-            commits have none of the job's notes.
+    With `at_once`, all micro-batches of a `live` are one commit of each table, which is several times as fast. Its
+    commits have none of the job's notes.
     """
 
     def __init__(

@@ -120,10 +120,7 @@ def page(browser: Any) -> Iterator[Any]:
 def new_page(browser: Any, may_complain: bool = False, **options: Any) -> Iterator[Any]:
     """A page that has no trouble to tell at its end: no error, no refused load, no dialog.
 
-    Args:
-        browser: It.
-        may_complain: The browser itself notes a status, or what it can no longer load, on the console.
-        options: Of the context.
+    It `may_complain`: the browser itself notes a status, or what it can no longer load, on the console.
     """
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
     opened = context.new_page()
