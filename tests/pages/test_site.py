@@ -56,8 +56,6 @@ def reader(site: Path) -> Iterator[Any]:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         page = browser.new_page()
         page.set_default_timeout(PATIENCE_SECONDS * 1_000)
-        page.asked = []
-        page.on("request", lambda request: page.asked.append(request.url))
         page.goto((site / "index.html").as_uri())
         yield page
         browser.close()
@@ -84,9 +82,3 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     assert len(pages) > 30
     elsewhere = {page.name: [load for load in _Loads(page).found if "//" in load] for page in pages}
     assert {name: loads for name, loads in elsewhere.items() if loads} == {}
-
-
-def test_the_browser_asks_for_nothing_but_files(reader: Any) -> None:
-    found_by(reader, "throttle record")
-    assert len(reader.asked) > 3
-    assert [address for address in reader.asked if not address.startswith("file:")] == []

@@ -11,7 +11,7 @@ import pytest
 from deploy.jvm.__main__ import add_hashes
 from pipeline.errors import PipelineError, Unreachable
 from pipeline.jvm import jars as module
-from pipeline.jvm.jars import JarStore, JarUnfit, LockedJar, download, lock_path, pyspark_jars_folder, read_lock
+from pipeline.jvm.jars import JarStore, JarUnfit, LockedJar, lock_path, pyspark_jars_folder, read_lock
 
 CONTENT = {"one-1.jar": b"first jar", "two-2.jar": b"second jar"}
 _MVN = """#!/bin/sh
@@ -90,11 +90,6 @@ def test_a_jar_that_does_not_come_is_named_with_the_last_reason_and_the_others_s
     assert away.value.exit_code == 6
     assert jars.check(TWO).exists()
     assert len(pauses) == calls(maven) == 3
-
-
-def test_why_maven_failed_is_one_line_without_its_colours(maven: Path, tmp_path: Path) -> None:
-    (maven / "busy").write_text("1\n")
-    assert download([ONE], tmp_path, {"PATH": f"{maven}:/usr/bin:/bin"}) == "[ERROR] 429 Too Many Requests"
 
 
 @pytest.mark.usefixtures("pauses")
