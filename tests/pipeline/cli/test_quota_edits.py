@@ -71,6 +71,13 @@ def test_a_dry_run_names_the_live_clients_it_affects_and_writes_nothing(root: st
     assert version(root) == before
 
 
+def test_an_edit_for_another_version_ends_with_4(root: str) -> None:
+    before = version(root)
+    late = alter(root, "--add-config", "producer_byte_rate=3", "--if-version", str(before - 1))
+    assert (late.exit_code, late.stdout) == (4, "")
+    assert version(root) == before
+
+
 def test_all_mistakes_of_the_flags_come_at_once(root: str) -> None:
     before = version(root)
     added = "producer_byte_rate=0,consumer_byte_rate=1.5,request_percentage=x,colour=red,mode=loud,owner"
