@@ -146,11 +146,12 @@ class Life:
             text = kquota("throttles", "explain", user, named, "--config", str(self._config)).stdout.splitlines()
             told = self.page("explain", user=user, client_id=client_id)
             lines = [line.strip() for line in text]
-            yield "explain", (("now line", client), lines[-1])
+            now = next(place for place, line in enumerate(lines) if line.startswith("now: "))
+            yield "explain", (("now line", client), lines[now])
             yield "page explain", (("now line", client), told["now"])
             yield "page explain", (("decision told", client), told["decision_id"])
             records = len(told["published"])
-            yield "explain", (("records told", client), lines[-1 - records : -1])
+            yield "explain", (("records told", client), lines[now - records : now])
             yield "page explain", (("records told", client), told["published"])
         if client_id is not None:
             shown = self.page("client", user=user, client_id=client_id)
