@@ -562,9 +562,7 @@ def _give_clients_sensors_of_their_own(load: Load) -> None:
         load.steps(6)
 
 
-def edit_during_the_next_batch(
-    job: HandJob, edit: Callable[[], object], then: Callable[[], object] = lambda: None
-) -> None:
+def edit_during_the_next_batch(job: HandJob, edit: Callable[[], object]) -> None:
     """The quotas are edited, and the edit is in force, between the next batch's pin and its decision."""
 
     def meanwhile() -> None:
@@ -572,7 +570,6 @@ def edit_during_the_next_batch(
         edit()
         job.quotas.poll()
         job.purgatory.quotas_changed(job.quotas.pin())
-        then()
 
     job.meanwhile = meanwhile
 

@@ -308,22 +308,6 @@ def test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_low
     assert job.verdict().compared["buckets"] >= 2, "before the restarts and after the late usage"
 
 
-def test_a_throttle_shortened_during_a_batch_with_older_quotas_ends_in_time(tmp_path: Path) -> None:
-    job = started(tmp_path)
-    use(job, 100_000)
-
-    def let_it_end() -> None:
-        while len(job.purgatory):
-            job.clock.advance(100)
-            job.purgatory.tick()
-
-    edit_during_the_next_batch(job, lambda: job.edit({name: rate * 2 for name, rate in RATES.items()}), let_it_end)
-    use(job, 1, user="other")
-    assert causes(job)[:2] == ["violation", "quota_changed"]
-    assert causes(job)[-1] == "expired"
-    assert job.verdict().told() == []
-
-
 def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimmed(tmp_path: Path) -> None:
     job = started(tmp_path, in_memory=False)
     use(job, 100_000)
