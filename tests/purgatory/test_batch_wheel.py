@@ -13,37 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from purgatory.batch_wheel import (
-    HANDLE,
     MAX_PENDING,
     MAX_TIME_MS,
     SEQUENCE_MASK,
     BatchTimingWheel,
-    Levels,
-    References,
     Slab,
     expiration_order,
 )
-from purgatory.errors import InvalidArgumentError, PurgatoryError, WheelFullError
+from purgatory.errors import InvalidArgumentError, WheelFullError
 
 LEVEL_EDGES_MS = [1 << (8 * level) for level in range(1, 6)]
-
-
-def released(wheel: BatchTimingWheel, now_ms: int) -> list[int]:
-    expirations_ms: list[int] = wheel.advance(now_ms)[1].tolist()
-    return expirations_ms
-
-
-def test_overdue_entries_come_out_although_the_staging_was_flushed_in_between() -> None:
-    wheel = BatchTimingWheel(start_ms=1000)
-    early = wheel.schedule_many([500, 400])
-    wheel.schedule_many(np.full(100_000, 2000))
-    assert wheel.staged == 0
-    assert wheel.next_expiration_ms == 400
-    late = wheel.schedule_many([500])
-    assert wheel.advance(1000)[0].tolist() == [early[1], early[0], *late]
-
-
-# --- staging, compaction, gauges ---------------------------------------------------------------------------
 
 
 def test_compaction_keeps_what_is_pending_in_order_and_forgets_the_rest() -> None:
@@ -74,33 +53,15 @@ def test_the_callers_arrays_are_not_kept() -> None:
     assert (got_handles.tolist(), got_ms.tolist()) == (expected, [10, 20])
 
 
-@pytest.mark.parametrize("refused_ms", [-1, MAX_TIME_MS + 1, 2**63 - 1])
-def test_times_outside_the_range_are_refused_and_schedule_nothing(refused_ms: int) -> None:
-    wheel = BatchTimingWheel()
-    with pytest.raises(InvalidArgumentError, match=f"^expiration_ms is {refused_ms}; a time is whole milliseconds"):
-        wheel.schedule_many([5, refused_ms, 6])
-    assert len(wheel) == 0
-    assert wheel.advance(MAX_TIME_MS)[0].size == 0
-
-
-def test_a_clock_beyond_the_range_is_refused_and_moves_nothing() -> None:
+@pytest.mark.parametrize("refused_ms", [-1, MAX_TIME_MS + 1])
+def test_times_outside_the_range_are_refused_and_change_nothing(refused_ms: int) -> None:
     wheel = BatchTimingWheel()
     wheel.schedule_many([5])
-    for refused in (MAX_TIME_MS + 1, 10.0):
-        with pytest.raises(InvalidArgumentError, match=r"now_ms is .*; a time is"):
-            wheel.advance(refused)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=f"^expiration_ms is {refused_ms}; a time is whole milliseconds"):
+        wheel.schedule_many([5, refused_ms, 6])
+    with pytest.raises(InvalidArgumentError, match=r"now_ms is .*; a time is"):
+        wheel.advance(MAX_TIME_MS + 1)
     assert (wheel.clock_ms, len(wheel)) == (0, 1)
-
-
-@pytest.mark.parametrize("batch", [[1.0], [[1]], 5, ["a"], [None]])
-def test_batches_that_are_no_integer_arrays_are_refused(batch: object) -> None:
-    wheel = BatchTimingWheel()
-    with pytest.raises(
-        InvalidArgumentError, match=r"expiration_ms is an array of .*, not a one-dimensional integer array"
-    ):
-        wheel.schedule_many(batch)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="handles is an array of"):
-        wheel.cancel_many(batch)  # type: ignore[arg-type]
 
 
 def test_more_than_handles_can_address_is_refused_and_schedules_nothing() -> None:
@@ -109,24 +70,18 @@ def test_more_than_handles_can_address_is_refused_and_schedules_nothing() -> Non
     with pytest.raises(WheelFullError) as refusal:
         wheel.schedule_many(np.broadcast_to(np.int64(5), MAX_PENDING))
     assert (refusal.value.max_pending, refusal.value.requested) == (MAX_PENDING, MAX_PENDING + 1)
-    assert isinstance(refusal.value, PurgatoryError)
-    assert released(wheel, 10) == [7]
-
-
-def taken(slab: Slab, n: int) -> list[int]:
-    slab.reserve(n)
-    handles: list[int] = slab.take_many(n).tolist()
-    return handles
+    assert wheel.advance(10)[1].tolist() == [7]
 
 
 def test_handles_survive_a_wrap_of_the_sequence() -> None:
     slab = Slab(first_sequence=SEQUENCE_MASK - 4)
-    handles = [*taken(slab, 3), *taken(slab, 5)]
+    slab.reserve(8)
+    handles = np.concatenate([slab.take_many(3), slab.take_many(5)])
     assert min(handles) >= 0
-    assert len(set(handles)) == 8
+    assert len(set(handles.tolist())) == 8
     assert handles[-1] < handles[0]
-    assert slab.are_pending(np.array(handles)).all()
-    assert slab.remove_many(np.array(handles)).size == 8
+    assert slab.are_pending(handles).all()
+    assert slab.remove_many(handles).size == 8
 
 
 starts_ms = st.one_of(
@@ -170,9 +125,8 @@ class WheelAgainstDictionary(RuleBasedStateMachine):
     @rule(batch=st.lists(delays_ms, max_size=30))
     def schedule_many(self, batch: list[int]) -> None:
         expirations_ms = [self.expiration_ms(delay_ms) for delay_ms in batch]
-        for handle, expiration_ms in zip(
-            self.wheel.schedule_many(expirations_ms).tolist(), expirations_ms, strict=True
-        ):
+        handles = self.wheel.schedule_many(expirations_ms).tolist()
+        for handle, expiration_ms in zip(handles, expirations_ms, strict=True):
             self.remember(handle, expiration_ms)
 
     @rule()
@@ -203,11 +157,12 @@ class WheelAgainstDictionary(RuleBasedStateMachine):
         expiration_ms, _ = data.draw(st.sampled_from(list(self.pending.values())))
         self.check_release(expiration_ms + offset_ms)
 
+    @precondition(lambda self: self.wheel.next_expiration_ms is not None)
     @rule()
     def advance_to_the_hint(self) -> None:
         hint_ms = self.wheel.next_expiration_ms
-        if hint_ms is not None:
-            self.check_release(hint_ms)
+        assert hint_ms is not None
+        self.check_release(hint_ms)
 
     def check_release(self, asked_ms: int) -> None:
         asked_ms = min(asked_ms, MAX_TIME_MS)
@@ -247,24 +202,7 @@ WheelAgainstDictionary.TestCase.settings = settings(max_examples=80, stateful_st
 TestWheelAgainstDictionary = WheelAgainstDictionary.TestCase
 
 
-def references(expirations_ms: list[int], handles: list[int]) -> References:
-    return np.column_stack([expirations_ms, handles])
-
-
-def test_a_bucket_of_many_tiny_chunks_is_joined_in_order() -> None:
-    levels = Levels()
-    for handle in range(1000):
-        levels.place(references([77], [handle]), 0)
-    due = levels.drain(0, 77).due
-    assert len(due) <= 128
-    assert np.concatenate(due)[:, HANDLE].tolist() == list(range(1000))
-
-
-@pytest.mark.parametrize(
-    "span_ms",
-    [255, 256, 65_535, 65_536, 2**32 - 1, 2**32, MAX_TIME_MS],
-    ids=["one byte", "two", "two, full", "three", "four, full", "five", "six"],
-)
+@pytest.mark.parametrize("span_ms", [255, 256, 65_535, 65_536, 2**32 - 1, 2**32, MAX_TIME_MS])
 def test_the_order_is_stable_at_every_width(span_ms: int) -> None:
     random = np.random.default_rng(span_ms)
     values_ms = random.integers(0, span_ms, 300, endpoint=True)

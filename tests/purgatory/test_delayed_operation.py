@@ -10,17 +10,15 @@ import time
 import pytest
 
 from purgatory.delayed_operation import DelayedOperation, DelayedOperationPurgatory
-from purgatory.errors import InvalidArgumentError
-from purgatory.timer import Reaper, SystemMonotonicClock, SystemTimer
+from purgatory.timer import SystemMonotonicClock, SystemTimer
 from purgatory.timing_wheel import TimerTask
 from tests.fakes.clock import ManualMonotonicClock
-from tests.waiting import PATIENCE_SECONDS
 
 
-class Recorded(DelayedOperation):
+class Operation(DelayedOperation):
     """Completes when it is told that it can. Notes what happens to it."""
 
-    def __init__(self, delay_ms: int = 1000, *, completable: bool = False) -> None:
+    def __init__(self, delay_ms: int = 100_000, *, completable: bool = False) -> None:
         super().__init__(delay_ms)
         self.completable = completable
         self.life: list[str] = []
@@ -36,7 +34,7 @@ class Recorded(DelayedOperation):
 
 
 def test_an_operation_that_was_completed_does_not_expire() -> None:
-    operation = Recorded(completable=True)
+    operation = Operation(completable=True)
     assert operation.safe_try_complete()
     operation.run()
     assert not operation.force_complete()
@@ -45,54 +43,19 @@ def test_an_operation_that_was_completed_does_not_expire() -> None:
 
 def test_3_4_2_or_else_runs_only_when_the_first_try_fails() -> None:
     ran: list[str] = []
-    assert not Recorded().safe_try_complete_or_else(lambda: ran.append("else"))
-    assert ran == ["else"]
-    assert Recorded(completable=True).safe_try_complete_or_else(lambda: ran.append("never"))
+    assert not Operation().safe_try_complete_or_else(lambda: ran.append("else"))
+    assert Operation(completable=True).safe_try_complete_or_else(lambda: ran.append("never"))
     assert ran == ["else"]
 
 
 def test_or_else_tries_again_because_the_event_may_have_come_in_between() -> None:
-    operation = Recorded()
+    operation = Operation()
 
     def event() -> None:
         operation.completable = True
 
     assert operation.safe_try_complete_or_else(event)
     assert operation.life == ["completed"]
-
-
-def test_3_4_1_the_lock_is_held_while_trying() -> None:
-    seen: list[bool] = []
-
-    class Looking(Recorded):
-        def try_complete(self) -> bool:
-            other = threading.Thread(target=lambda: seen.append(self._check_lock.acquire(blocking=False)))
-            other.start()
-            other.join()
-            return False
-
-    Looking().safe_try_complete()
-    Looking().safe_try_complete_or_else(lambda: None)
-    assert seen == [False] * 3
-
-
-class Operation(DelayedOperation):
-    """Completes when it is told that it can."""
-
-    def __init__(self, delay_ms: int = 100_000) -> None:
-        super().__init__(delay_ms)
-        self.completable = False
-        self.expired = False
-        self.completions = 0
-
-    def try_complete(self) -> bool:
-        return self.completable and self.force_complete()
-
-    def on_complete(self) -> None:
-        self.completions += 1
-
-    def on_expiration(self) -> None:
-        self.expired = True
 
 
 class Setting:
@@ -107,6 +70,10 @@ class Setting:
         self.clock.advance(by_ms)
         self.purgatory.advance_clock(0)
 
+    def watch(self, operation: Operation, *keys: str) -> Operation:
+        assert not self.purgatory.try_complete_else_watch(operation, keys)
+        return operation
+
     @property
     def gauges(self) -> tuple[int, int]:
         return self.purgatory.num_delayed, self.purgatory.watched
@@ -114,56 +81,44 @@ class Setting:
 
 def test_3_4_3_satisfaction_by_event() -> None:
     purgatory = Setting().purgatory
-    first, second = Operation(), Operation()
-    assert purgatory.check_and_complete("test1") == 0
-    assert not purgatory.try_complete_else_watch(first, ["test1"])
-    assert purgatory.check_and_complete("test1") == 0
-    assert not purgatory.try_complete_else_watch(second, ["test2"])
-    assert purgatory.check_and_complete("test2") == 0
-    first.completable = True
-    assert [purgatory.check_and_complete("test1") for _ in range(2)] == [1, 0]
-    second.completable = True
-    assert [purgatory.check_and_complete("test2") for _ in range(2)] == [1, 0]
-    assert (first.completions, second.completions) == (1, 1)
+    operations = {key: Operation() for key in ("test1", "test2")}
+    for key, operation in operations.items():
+        assert purgatory.check_and_complete(key) == 0
+        assert not purgatory.try_complete_else_watch(operation, [key])
+        assert purgatory.check_and_complete(key) == 0
+    for key, operation in operations.items():
+        operation.completable = True
+        assert [purgatory.check_and_complete(key) for _ in range(2)] == [1, 0]
+        assert operation.life == ["completed"]
 
 
 def test_3_4_4_expiry_of_one_leaves_the_other() -> None:
     setting = Setting()
-    first, second = Operation(20), Operation(200_000)
-    setting.purgatory.try_complete_else_watch(first, ["test1"])
-    setting.purgatory.try_complete_else_watch(second, ["test2"])
+    first, second = setting.watch(Operation(20), "test1"), setting.watch(Operation(200_000), "test2")
     setting.pass_time(19)
     assert not first.is_completed
     setting.pass_time(1)
-    assert (first.expired, first.completions, second.is_completed) == (True, 1, False)
+    assert (first.life, second.is_completed) == (["completed", "expired"], False)
 
 
 def test_3_4_6_completed_operations_leave_a_list_when_its_key_is_checked() -> None:
     setting = Setting()
-    purgatory = setting.purgatory
-    one, two, three = Operation(), Operation(), Operation()
-    purgatory.try_complete_else_watch(one, ["test1"])
-    purgatory.try_complete_else_watch(two, ["test1", "test2"])
-    purgatory.try_complete_else_watch(three, ["test1", "test2", "test3"])
+    operations = [setting.watch(Operation(), *("test1", "test2", "test3")[:keys]) for keys in (1, 2, 3)]
     assert setting.gauges == (3, 6)
-    two.force_complete()
-    assert purgatory.num_delayed == 2
-    three.force_complete()
-    assert purgatory.num_delayed == 1
+    for operation in operations[1:]:
+        operation.force_complete()
+    assert setting.purgatory.num_delayed == 1
     watched = []
     for key in ("test1", "test2", "test3"):
-        assert purgatory.check_and_complete(key) == 0
-        watched.append(purgatory.watched)
+        assert setting.purgatory.check_and_complete(key) == 0
+        watched.append(setting.purgatory.watched)
     assert watched == [4, 2, 1]
-    assert len(purgatory._watchers) == 1
 
 
 @pytest.mark.parametrize(("completed", "watched_after"), [(5, 6 * 2), (6, 0)], ids=["at the interval", "above it"])
 def test_more_completed_operations_than_the_interval_are_purged(completed: int, watched_after: int) -> None:
     setting = Setting(purge_interval=5)
-    operations = [Operation() for _ in range(6)]
-    for operation in operations:
-        setting.purgatory.try_complete_else_watch(operation, ["key", "other"])
+    operations = [setting.watch(Operation(), "key", "other") for _ in range(6)]
     for operation in operations[:completed]:
         operation.force_complete()
     setting.purgatory.advance_clock(0)
@@ -172,9 +127,7 @@ def test_more_completed_operations_than_the_interval_are_purged(completed: int, 
 
 def test_3_4_7_cancel_for_key_returns_and_forgets_the_operations_of_one_key() -> None:
     setting = Setting()
-    first, second, third = Operation(), Operation(), Operation()
-    for operation, key in ((first, "key"), (second, "key"), (third, "key2")):
-        setting.purgatory.try_complete_else_watch(operation, [key])
+    first, second, _ = (setting.watch(Operation(), key) for key in ("key", "key", "key2"))
     assert setting.purgatory.cancel_for_key("key") == [first, second]
     assert setting.gauges == (1, 1)
     assert setting.purgatory.cancel_for_key("unknown") == []
@@ -183,37 +136,13 @@ def test_3_4_7_cancel_for_key_returns_and_forgets_the_operations_of_one_key() ->
 
 def test_cancel_for_key_leaves_nothing_on_other_keys_where_kafka_leaks() -> None:
     setting = Setting()
-    operation = Operation(10)
-    setting.purgatory.try_complete_else_watch(operation, ["key", "other"])
+    operation = setting.watch(Operation(10), "key", "other")
     setting.purgatory.cancel_for_key("key")
     assert setting.gauges == (0, 0)
     operation.completable = True
     assert setting.purgatory.check_and_complete("other") == 0
     setting.pass_time(10)
-    assert operation.completions == 0
-
-
-def test_an_operation_without_a_key_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError):
-        Setting().purgatory.try_complete_else_watch(Operation(), [])
-
-
-def test_an_event_between_watching_and_the_timer_leaves_no_timer_behind() -> None:
-    setting = Setting()
-
-    class CompletedElsewhere(Operation):
-        looks = 0
-
-        def try_complete(self) -> bool:
-            self.looks += 1
-            if self.looks == 2:  # another thread completes it at this moment; this check does not
-                self.force_complete()
-            return False
-
-    operation = CompletedElsewhere()
-    assert not setting.purgatory.try_complete_else_watch(operation, ["key"])
-    assert operation.completions == 1
-    assert setting.purgatory.num_delayed == 0
+    assert operation.life == []
 
 
 def test_completion_while_the_timer_is_started_leaves_no_timer_behind() -> None:
@@ -237,11 +166,11 @@ def test_a_failing_expiry_is_raised_after_the_others_and_the_purge() -> None:
             raise RuntimeError(msg)
 
     fine = Operation(5)
-    setting.purgatory.try_complete_else_watch(Failing(5), ["key"])
-    setting.purgatory.try_complete_else_watch(fine, ["key"])
+    setting.watch(Failing(5), "key")
+    setting.watch(fine, "key")
     with pytest.raises(ExceptionGroup):
         setting.pass_time(5)
-    assert fine.expired
+    assert "expired" in fine.life
     assert setting.gauges == (0, 0)
 
 
@@ -269,29 +198,14 @@ def test_3_4_8_all_of_a_hundred_operations_end_completed_under_twenty_threads() 
         worker.start()
     for worker in workers:
         worker.join()
-    assert [operation.completions for operation in operations] == [1] * 100
+    assert [operation.life for operation in operations] == [["completed"]] * 100
     assert (purgatory.num_delayed, purgatory.watched) == (0, 0)
-
-
-def test_a_reaper_expires_what_waits() -> None:
-    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory(SystemTimer(SystemMonotonicClock()))
-    expired = threading.Event()
-
-    class Signalling(Operation):
-        def on_expiration(self) -> None:
-            expired.set()
-
-    with Reaper(purgatory, "ExpirationReaper", on_error=lambda failure: None):
-        purgatory.try_complete_else_watch(Signalling(10), ["key"])
-        assert expired.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("is_completed", [False, True], ids=["waiting", "completed"])
 def test_a_forgotten_operation_leaves_nothing_behind(is_completed: bool) -> None:
     setting = Setting()
-    gone, left = Operation(), Operation()
-    setting.purgatory.try_complete_else_watch(gone, ["key", "other"])
-    setting.purgatory.try_complete_else_watch(left, ["key"])
+    gone, left = setting.watch(Operation(), "key", "other"), setting.watch(Operation(), "key")
     if is_completed:
         gone.force_complete()
     for _ in range(2):
@@ -303,9 +217,7 @@ def test_a_forgotten_operation_leaves_nothing_behind(is_completed: bool) -> None
 
 def test_forgetting_what_was_never_watched_does_not_put_a_purge_off() -> None:
     setting = Setting(purge_interval=0)
-    done = Operation()
-    setting.purgatory.try_complete_else_watch(done, ["key"])
-    done.force_complete()
+    setting.watch(Operation(), "key").force_complete()
     setting.purgatory.forget(Operation(), ["key", "other"])
     setting.purgatory.advance_clock(0)
     assert setting.gauges == (0, 0)

@@ -31,17 +31,10 @@ class Fate(Enum):
 
 @dataclass
 class WriteLedger:
-    """The table of writes.
-
-    Attributes:
-        rows: each write, when, and whether the brokers took it; None as long as that is not known.
-        held: what the brokers hold.
-        written: what really got to the brokers, and when.
-    """
+    """The table of writes: each, when, and whether the brokers took it (None: not known); and what the brokers hold."""
 
     held: dict[EntryKey, float] = field(default_factory=dict)
     rows: list[tuple[Change, int, bool | None]] = field(default_factory=list)
-    written: list[tuple[Change, int]] = field(default_factory=list)
 
     def write(self, sync: BrokerSync, changes: Sequence[Change], now_ms: int, fate: Fate) -> list[Change]:
         """Bring the writes of a period as far as they get. Returns those that the brokers took."""
@@ -52,7 +45,6 @@ class WriteLedger:
         if fate in {Fate.KILLED_STORED, Fate.NOT_WRITTEN}:
             return []
         written = list(changes[: len(changes) // 2] if fate is Fate.KILLED_HALFWAY else changes)
-        self.written.extend((change, now_ms) for change in written)
         for change in written:
             if change.new is None:
                 self.held.pop(change.key, None)
@@ -83,6 +75,8 @@ class WriteLedger:
 PRODUCER, CONSUMER, REQUEST = QUOTA_TYPES
 START_MS = 1_700_000_000_000
 D = "<default>"
+QUIET_MS = (1_000, 70_000, 3_000, 10_000, 610_000, 3_000, 10_000)
+"""Pauses after which a sync remembers nothing of what was used."""
 Told = tuple[str, float | None, float | None, str]
 """A write: user, old value, new value, cause."""
 
@@ -101,13 +95,7 @@ def levels_of(sync: BrokerSync) -> dict[EntryKey, float]:
 
 
 class Synced:
-    """A cluster of two brokers, 1 and 2, unless others are given.
-
-    Attributes:
-        sync: the sync.
-        ledger: what was stored, and what the brokers hold.
-        now_ms: the clock.
-    """
+    """A cluster of two brokers, 1 and 2, unless others are given."""
 
     def __init__(
         self,
@@ -136,7 +124,7 @@ class Synced:
 
     def others_write(self, key: EntryKey, value: float | None) -> None:
         if value is None:
-            del self.ledger.held[key]
+            self.ledger.held.pop(key, None)
         else:
             self.ledger.held[key] = value
         self.describe()
@@ -147,43 +135,34 @@ class Synced:
         self.load(*self._rows, mode=self._mode, mirror=self._mirror)
         self.describe()
 
+    def record(self, loads: Mapping[str, Sequence[int]]) -> None:
+        """Usage of the next second: what each user, or `user/client-id`, produces on each broker."""
+        used = [
+            usage_row(self.now_ms + 900, broker_id=broker, user=user, client_id=client_id, produced_bytes=amount)
+            for client, amounts in loads.items()
+            for user, _, client_id in [client.partition("/")]
+            for broker, amount in zip(self.brokers, amounts, strict=True)
+        ]
+        self.sync.record(table(used))
+
+    def pass_time(self, pause_ms: int, fate: Fate = Fate.DONE) -> tuple[Sequence[Change], Sequence[Change]]:
+        """A period after a pause: what the sync wants to write, and what of it gets to the brokers."""
+        self.now_ms += pause_ms
+        changes = self.sync.period(self.now_ms - 1, self.now_ms)
+        return changes, self.ledger.write(self.sync, changes, self.now_ms, fate)
+
     def period(self, fate: Fate = Fate.DONE) -> list[Told]:
         """A second later, without usage."""
-        self.now_ms += 1000
-        return told(self._period(fate))
-
-    def _period(self, fate: Fate) -> list[Change]:
-        changes = self.sync.period(self.now_ms - 1, self.now_ms)
-        self.ledger.write(self.sync, changes, self.now_ms, fate)
-        return changes
+        return told(self.pass_time(1_000, fate)[0])
 
     def rest(self) -> list[Told]:
         """Nobody uses anything until nothing is remembered."""
-        written = []
-        for pause_ms in (1_000, 70_000, 3_000, 10_000, 610_000, 3_000, 10_000):
-            self.now_ms += pause_ms
-            written += told(self._period(Fate.DONE))
-        return written
+        return [one for pause_ms in QUIET_MS for one in told(self.pass_time(pause_ms)[0])]
 
     def use(self, seconds: int, loads: Mapping[str, Sequence[int]]) -> list[Change]:
-        """Some seconds of usage.
-
-        Args:
-            seconds: how many.
-            loads: of each user, or `user/client-id`, what it produces per second on each broker.
-
-        Returns:
-            All that was written.
-        """
-        written = []
+        """Some seconds of `record`, a period after each. Returns all that was written."""
+        written: list[Change] = []
         for _ in range(seconds):
-            used = [
-                usage_row(self.now_ms + 900, broker_id=broker, user=user, client_id=client_id, produced_bytes=amount)
-                for client, amounts in loads.items()
-                for user, _, client_id in [client.partition("/")]
-                for broker, amount in zip(self.brokers, amounts, strict=True)
-            ]
-            self.sync.record(table(used))
-            self.now_ms += 1000
-            written += self._period(Fate.DONE)
+            self.record(loads)
+            written += self.pass_time(1_000)[0]
         return written

@@ -13,7 +13,7 @@ from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import loaded, quota_row
-from tests.quota.synced import D, key_of
+from tests.quota.synced import D
 
 PRODUCER, CONSUMER, REQUEST = QUOTA_TYPES
 
@@ -29,33 +29,29 @@ def entries(
     ("user", "client_id", "kind"),
     [
         ("alice", "etl", "level"),
-        ("alice", "<default>", "bound"),
+        ("alice", D, "bound"),
         ("alice", "", "level"),
-        ("<default>", "etl", "bound"),
-        ("<default>", "<default>", "bound"),
-        ("<default>", "", "bound"),
+        (D, "etl", "bound"),
+        (D, D, "bound"),
+        (D, "", "bound"),
         ("", "etl", "level"),
-        ("", "<default>", "bound"),
+        ("", D, "bound"),
     ],
 )
-def test_only_a_row_with_one_sensor_has_a_level(user: str, client_id: str, kind: str) -> None:
+def test_only_an_enforced_row_with_one_sensor_has_a_level(user: str, client_id: str, kind: str) -> None:
     row = quota_row(user, client_id, producer_byte_rate=5.0)
     assert entries(row) == [(user, client_id, PRODUCER, 5.0, kind)]
     assert entries(row, mirror=True) == [(user, client_id, PRODUCER, 5.0, "bound")]
-
-
-def test_a_shadow_row_and_a_table_in_shadow_mode_have_none() -> None:
-    assert entries(quota_row("alice", producer_byte_rate=5.0, mode="shadow")) == []
-    assert entries(quota_row("alice", producer_byte_rate=5.0), mode="shadow") == []
+    assert entries({**row, "mode": "shadow"}) == entries(row, mode="shadow") == []
 
 
 @pytest.mark.parametrize(
     ("other", "needed"),
     [
-        (quota_row("<default>", "", producer_byte_rate=5.0), True),
+        (quota_row(D, "", producer_byte_rate=5.0), True),
         (quota_row("", "etl", producer_byte_rate=5.0), True),
-        (quota_row("<default>", "", producer_byte_rate=5.0, mode="shadow"), False),
-        (quota_row("<default>", "", consumer_byte_rate=5.0), False),
+        (quota_row(D, "", producer_byte_rate=5.0, mode="shadow"), False),
+        (quota_row(D, "", consumer_byte_rate=5.0), False),
         (quota_row("alice", "etl", producer_byte_rate=5.0), False),
         (quota_row("bob", "", producer_byte_rate=5.0), False),
     ],
@@ -79,6 +75,11 @@ def test_a_level_is_written_as_kafka_takes_it(level: float, bound: float, quota_
     assert writable_levels(np.array([level]), np.array([bound]), quota_type).tolist() == [written]
 
 
+OF_USERS = quota_row(D, "", producer_byte_rate=5.0)
+NO_DEFAULT = "no default bounds it"
+HARM = "an entry of its own would change the quota of user 'bob', client-id"
+
+
 def asked(*rows: dict[str, Any], sensors: tuple[tuple[str, str], ...]) -> tuple[list[Any], list[str]]:
     grants = OwnGrants()
     grants.load(QuotaSnapshot.from_rows(rows, 1))
@@ -88,58 +89,32 @@ def asked(*rows: dict[str, Any], sensors: tuple[tuple[str, str], ...]) -> tuple[
 
 
 @pytest.mark.parametrize(
-    ("default", "tags"),
+    ("rows", "tags", "bound", "refused"),
     [
-        ((D, ""), ("bob", "")),
-        (("", D), ("", "etl")),
-        ((D, D), ("bob", "etl")),
-        ((D, "etl"), ("bob", "etl")),
-        (("bob", D), ("bob", "etl")),
+        ([quota_row(D, "", producer_byte_rate=5.0)], ("bob", ""), 5.0, ""),
+        ([quota_row("", D, producer_byte_rate=5.0)], ("", "etl"), 5.0, ""),
+        ([quota_row(D, D, producer_byte_rate=5.0)], ("bob", "etl"), 5.0, ""),
+        ([quota_row(D, "etl", producer_byte_rate=5.0)], ("bob", "etl"), 5.0, ""),
+        ([quota_row("bob", D, producer_byte_rate=5.0)], ("bob", "etl"), 5.0, ""),
+        ([quota_row("bob", "", producer_byte_rate=5.0)], ("bob", ""), None, NO_DEFAULT),
+        ([quota_row("bob", "", mode="exempt")], ("bob", ""), None, NO_DEFAULT),
+        ([quota_row(D, "", producer_byte_rate=5.0, mode="shadow")], ("bob", ""), None, NO_DEFAULT),
+        ([OF_USERS, quota_row(D, "etl", producer_byte_rate=3.0)], ("bob", ""), None, f"{HARM} 'etl'"),
+        ([OF_USERS, quota_row(D, D, producer_byte_rate=3.0)], ("bob", ""), None, f"{HARM} 'any other'"),
+        ([OF_USERS, quota_row(D, "etl", mode="exempt")], ("bob", ""), None, f"{HARM} 'etl'"),
+        ([OF_USERS, quota_row(D, "etl", producer_byte_rate=3.0, mode="shadow")], ("bob", ""), 5.0, ""),
     ],
 )
-def test_a_sensor_of_each_default_can_have_an_entry(default: tuple[str, str], tags: tuple[str, str]) -> None:
-    granted, refused = asked(quota_row(*default, producer_byte_rate=5.0), sensors=(tags,))
-    assert (granted, refused) == ([(*tags, 5.0, "own")], [])
-
-
-@pytest.mark.parametrize(
-    ("hidden", "who"),
-    [
-        ((D, "etl"), "user 'bob', client-id 'etl'"),
-        ((D, D), "user 'bob', client-id 'any other'"),
-    ],
-)
-def test_an_entry_of_a_user_that_would_hide_a_row_of_the_default_user_is_refused(
-    hidden: tuple[str, str], who: str
+def test_a_sensor_of_a_default_has_an_entry_where_it_changes_no_other_quota(
+    rows: list[dict[str, Any]], tags: tuple[str, str], bound: float | None, refused: str
 ) -> None:
-    rows = (quota_row(D, "", producer_byte_rate=5.0), quota_row(*hidden, producer_byte_rate=3.0))
-    granted, refused = asked(*rows, sensors=(("bob", ""),))
-    assert granted == []
-    assert refused == [f"an entry of its own would change the quota of {who}"]
-
-
-def test_an_exempt_row_that_would_be_hidden_counts_and_a_shadow_row_does_not() -> None:
-    default = quota_row(D, "", producer_byte_rate=5.0)
-    assert asked(default, quota_row(D, "etl", mode="exempt"), sensors=(("bob", ""),))[0] == []
-    shadow = quota_row(D, "etl", producer_byte_rate=3.0, mode="shadow")
-    assert asked(default, shadow, sensors=(("bob", ""),))[1] == []
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        quota_row("bob", "", producer_byte_rate=5.0),
-        quota_row("bob", "", mode="exempt"),
-        quota_row(D, "", producer_byte_rate=5.0, mode="shadow"),
-    ],
-)
-def test_a_sensor_that_no_default_bounds_gets_none(row: dict[str, Any]) -> None:
-    assert asked(row, sensors=(("bob", ""),)) == ([], ["no default bounds it"])
+    wanted = ([], [refused]) if bound is None else ([(*tags, bound, "own")], [])
+    assert asked(*rows, sensors=(tags,)) == wanted
 
 
 NAMES = st.sampled_from(["a", "b", D, ""])
 ROWS = st.lists(
-    st.tuples(NAMES, NAMES, st.sampled_from(["enforce", "exempt", "shadow"])).filter(lambda row: row[:2] != ("", "")),
+    st.tuples(NAMES, NAMES, st.sampled_from(["enforce", "exempt"])).filter(lambda row: row[:2] != ("", "")),
     unique_by=lambda row: row[:2],
     max_size=8,
 )
@@ -154,7 +129,6 @@ def test_entries_change_neither_sensor_nor_bound_of_any_client(
     given_rows = [
         quota_row(user, client_id, mode=mode, producer_byte_rate=float(place + 1))
         for place, (user, client_id, mode) in enumerate(rows)
-        if mode != "shadow"
     ]
     granted, refused = asked(*given_rows, sensors=tuple(tags))
     own = [quota_row(user, client_id, producer_byte_rate=bound) for user, client_id, bound, _ in granted]
@@ -166,28 +140,3 @@ def resolved(engine: QuotaEngine) -> list[tuple[Any, ...]]:
     users, client_ids = zip(*CLIENTS, strict=True)
     rows = engine.resolve(pa.table({"user": users, "client_id": client_ids})).to_pylist()
     return [(row["sensor_user"], row["sensor_client_id"], row["bound"]) for row in rows[::3]]
-
-
-BOB, CAROL, ERIN = key_of("bob"), key_of("carol"), key_of("erin", "etl")
-PLAIN = QuotaSnapshot.from_rows([quota_row(D, producer_byte_rate=5.0)], 1)
-HIDING = QuotaSnapshot.from_rows([quota_row(D, producer_byte_rate=5.0), quota_row(D, "etl", producer_byte_rate=3.0)], 2)
-
-
-def test_answers_are_kept_until_the_quotas_change() -> None:
-    grants = OwnGrants()
-    grants.load(PLAIN)
-    grants.ask([BOB])
-    grants.ask([BOB, CAROL, CAROL])
-    assert {key: entry.bound for key, entry in grants.granted.items()} == {BOB: 5.0, CAROL: 5.0}
-    grants.load(HIDING)
-    grants.ask([BOB])
-    grants.ask([ERIN])
-    assert (list(grants.granted), list(grants.refused)) == ([ERIN], [BOB])
-
-
-def test_users_without_entries_take_no_memory() -> None:
-    grants = OwnGrants()
-    grants.load(PLAIN)
-    grants.ask([BOB, CAROL])
-    grants.forget([BOB])
-    assert list(grants._of_user) == ["carol"]

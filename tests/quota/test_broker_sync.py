@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from quota.broker_levels.entries import UNREACHED, EntryKey, broker_entries
-from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import Change, DriftKind
 from quota.snapshot import QuotaSnapshot
-from tests.quota.factories import quota_row, table, usage_row
+from tests.quota.factories import quota_row
 from tests.quota.synced import (
     PRODUCER,
+    QUIET_MS,
     START_MS,
     D,
     Fate,
     Synced,
     Told,
-    WriteLedger,
     key_of,
     levels_of,
     told,
@@ -42,37 +41,24 @@ class BrokersAndTable(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.now_ms = 1_700_000_000_000
         self.rows: dict[str, dict[str, Any]] = {}
         self.mirror = False
-        self.brokers = ["1", "2"]
-        self.ledger = WriteLedger(held={STRANGER: 5.0})
-        self.ours: dict[EntryKey, float | None] = {}
-        """What is ours, with what stood there before."""
+        self.synced = Synced(held={STRANGER: 5.0})
+        self.ours: set[EntryKey] = set()
         self.moved_at_ms: dict[EntryKey, int] = {}
         self.disturbed: set[EntryKey] = set()
-        self.new_sync()
-
-    def new_sync(self) -> None:
-        self.sync = BrokerSync()
-        self.ledger.restart(self.sync, self.now_ms)
-        self.load()
-        self.describe()
 
     def load(self) -> None:
-        self.sync.load_quotas(self.snapshot, self.mirror)
-
-    def describe(self) -> None:
-        self.sync.set_brokers(self.brokers)
-        self.sync.observe(self.ledger.held, self.now_ms)
+        self.synced.load(*self.rows.values(), mirror=self.mirror)
 
     @property
-    def snapshot(self) -> QuotaSnapshot:
-        return QuotaSnapshot.from_rows(self.rows.values(), 1)
+    def held(self) -> dict[EntryKey, float]:
+        return self.synced.ledger.held
 
     @property
     def bounds(self) -> dict[EntryKey, float]:
-        return {entry.key: entry.bound for entry in broker_entries(self.snapshot, self.mirror)}
+        snapshot = QuotaSnapshot.from_rows(self.rows.values(), 1)
+        return {entry.key: entry.bound for entry in broker_entries(snapshot, self.mirror)}
 
     @rule(
         user=st.sampled_from(USERS),
@@ -96,18 +82,13 @@ class BrokersAndTable(RuleBasedStateMachine):
 
     @rule(brokers=st.integers(1, 3))
     def other_brokers(self, brokers: int) -> None:
-        self.brokers = [str(broker) for broker in range(1, brokers + 1)]
-        self.describe()
+        self.synced.brokers = [str(broker) for broker in range(1, brokers + 1)]
+        self.synced.describe()
 
     @rule(user=st.sampled_from(USERS), value=st.sampled_from([None, *THEIRS]))
     def somebody_else_writes(self, user: str, value: float | None) -> None:
-        key = key_of(user)
-        if value is None:
-            self.ledger.held.pop(key, None)
-        else:
-            self.ledger.held[key] = value
-        self.disturbed.add(key)
-        self.describe()
+        self.synced.others_write(key_of(user), value)
+        self.disturbed.add(key_of(user))
 
     @rule(
         loads=st.lists(st.dictionaries(st.sampled_from(CLIENTS), st.tuples(*[st.integers(0, 200)] * 3)), max_size=4),
@@ -118,25 +99,19 @@ class BrokersAndTable(RuleBasedStateMachine):
         """Some seconds of usage. What happens to the writes of the last of them is drawn."""
         for second in range(seconds):
             load = loads[second % len(loads)] if loads else {}
-            used = [
-                usage_row(self.now_ms + 900, broker_id=broker, user=user, produced_bytes=amounts[int(broker) - 1])
-                for user, amounts in load.items()
-                for broker in self.brokers
-            ]
-            self.sync.record(table(used))
-            self.now_ms += 1000
-            self.period(fate if second == seconds - 1 else Fate.DONE)
+            self.synced.record({user: amounts[: len(self.synced.brokers)] for user, amounts in load.items()})
+            self.period(1_000, fate if second == seconds - 1 else Fate.DONE)
 
-    def period(self, fate: Fate = Fate.DONE) -> Sequence[Change]:
-        changes = self.sync.period(self.now_ms - 1, self.now_ms)
-        before = dict(self.ledger.held)
+    def period(self, pause_ms: int, fate: Fate = Fate.DONE) -> Sequence[Change]:
+        before = dict(self.held)
+        changes, written = self.synced.pass_time(pause_ms, fate)
         assert len({change.key for change in changes}) == len(changes)
-        for change in self.ledger.write(self.sync, changes, self.now_ms, fate):
+        for change in written:
             self.judge(change, before)
         if fate.is_killed:
-            self.new_sync()
+            self.synced.restart()
         elif fate is not Fate.DONE:
-            self.describe()
+            self.synced.describe()
         return changes
 
     def judge(self, change: Change, before: dict[EntryKey, float]) -> None:
@@ -149,52 +124,48 @@ class BrokersAndTable(RuleBasedStateMachine):
         else:
             assert key not in self.disturbed or before.get(key) not in THEIRS
         if change.kind is None:
-            assert key not in bounds or key in self.own_of_default(key)
+            assert key not in bounds or key.user not in self.rows
             assert change.new is None, "nothing stood there before"
-            self.ours.pop(key, None)
+            self.ours.discard(key)
         else:
             bound = bounds.get(key, bounds.get(key_of("<default>")))
             assert bound is not None
             assert change.new is not None
-            lowest = bound / len(self.brokers) if str(change.kind) in {"level", "own"} else bound
+            lowest = bound / len(self.synced.brokers) if str(change.kind) in {"level", "own"} else bound
             assert lowest * (1 - 1e-9) <= change.new <= bound
-            self.ours.setdefault(key, before.get(key))
+            self.ours.add(key)
         if change.cause in MOVES and key in self.moved_at_ms:
-            assert self.now_ms - self.moved_at_ms[key] >= 10_000
+            assert self.synced.now_ms - self.moved_at_ms[key] >= 10_000
         if change.is_move:
-            self.moved_at_ms[key] = self.now_ms
+            self.moved_at_ms[key] = self.synced.now_ms
         self.disturbed.discard(key)
-
-    def own_of_default(self, key: EntryKey) -> set[EntryKey]:
-        return {key} if key.user not in self.rows else set()
 
     @invariant()
     def nothing_of_others_is_touched(self) -> None:
-        assert self.ledger.held[STRANGER] == 5.0
-        assert {key.user for key in self.ledger.held} <= {*USERS, *CLIENTS, STRANGER.user}
+        assert self.held[STRANGER] == 5.0
+        assert {key.user for key in self.held} <= {*USERS, *CLIENTS, STRANGER.user}
 
     @rule(restarts=st.booleans())
     def becomes_quiet(self, restarts: bool) -> None:
         """Whatever happened: when all is quiet, every broker has what the table says, and nothing is written."""
         if restarts:
-            self.new_sync()
+            self.synced.restart()
         else:
-            self.describe()
-        for pause_ms in (1_000, 70_000, 3_000, 10_000, 610_000, 3_000, 10_000, 3_000):
-            self.now_ms += pause_ms
-            self.period()
-        assert self.period() == []
-        drifts = {drift.key: drift.theirs for drift in self.sync.drifts}
+            self.synced.describe()
+        for pause_ms in (*QUIET_MS, 3_000):
+            self.period(pause_ms)
+        assert self.period(0) == []
+        drifts = {drift.key: drift.theirs for drift in self.synced.sync.drifts}
         for key, bound in self.bounds.items():
-            held = self.ledger.held.get(key)
+            held = self.held.get(key)
             if key in drifts:
                 assert key in self.disturbed, "what is reported was written by others"
                 assert held == drifts[key] != bound
             else:
                 assert held == bound
-        for key in self.ledger.held.keys() - self.bounds.keys() - {STRANGER}:
+        for key in self.held.keys() - self.bounds.keys() - {STRANGER}:
             assert key in self.disturbed, "what kquota does not want any more is gone"
-        assert set(levels_of(self.sync)) <= self.bounds.keys() | drifts.keys()
+        assert set(levels_of(self.synced.sync)) <= self.bounds.keys() | drifts.keys()
 
 
 BrokersAndTable.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
@@ -210,29 +181,19 @@ EXEMPT_ROW = quota_row("alice", mode="exempt")
 @pytest.mark.parametrize(
     ("before", "after", "written"),
     [
-        pytest.param([], [ROW], [("alice", None, 100.0, "added")], id="added"),
-        pytest.param([ROW], [ROW], [], id="nothing changed"),
-        pytest.param([ROW], [EDITED_ROW], [("alice", 100.0, 80.0, "edited")], id="cut"),
-        pytest.param([EDITED_ROW], [ROW], [("alice", 80.0, 100.0, "edited")], id="raised"),
-        pytest.param([ROW], [], [("alice", 100.0, None, "removed")], id="removed"),
-        pytest.param([ROW], [SHADOW_ROW], [("alice", 100.0, None, "removed")], id="shadow"),
-        pytest.param([SHADOW_ROW], [ROW], [("alice", None, 100.0, "added")], id="out of the shadow"),
-        pytest.param([ROW], [EXEMPT_ROW], [("alice", 100.0, None, "removed")], id="exempt and nothing less specific"),
-        pytest.param([ROW, OF_DEFAULT], [EXEMPT_ROW, OF_DEFAULT], [("alice", 100.0, UNREACHED, "edited")], id="exempt"),
-        pytest.param([EXEMPT_ROW, OF_DEFAULT], [OF_DEFAULT], [("alice", UNREACHED, None, "removed")], id="was exempt"),
-        pytest.param([OF_DEFAULT], [quota_row(D, producer_byte_rate=9.0)], [(D, 100.0, 9.0, "edited")], id="a default"),
-        pytest.param(
-            [quota_row("alice", producer_byte_rate=99.5)],
-            [quota_row("alice", producer_byte_rate=99.7)],
-            [],
-            id="a fraction",
-        ),
-        pytest.param(
-            [quota_row("alice", request_percentage=9.5)],
-            [quota_row("alice", request_percentage=9.7)],
-            [("alice", 9.5, 9.7, "edited")],
-            id="a fraction of a percentage",
-        ),
+        ([], [ROW], [("alice", None, 100.0, "added")]),
+        ([ROW], [ROW], []),
+        ([ROW], [EDITED_ROW], [("alice", 100.0, 80.0, "edited")]),
+        ([EDITED_ROW], [ROW], [("alice", 80.0, 100.0, "edited")]),
+        ([ROW], [], [("alice", 100.0, None, "removed")]),
+        ([ROW], [SHADOW_ROW], [("alice", 100.0, None, "removed")]),
+        ([SHADOW_ROW], [ROW], [("alice", None, 100.0, "added")]),
+        ([ROW], [EXEMPT_ROW], [("alice", 100.0, None, "removed")]),  # and nothing less specific
+        ([ROW, OF_DEFAULT], [EXEMPT_ROW, OF_DEFAULT], [("alice", 100.0, UNREACHED, "edited")]),
+        ([EXEMPT_ROW, OF_DEFAULT], [OF_DEFAULT], [("alice", UNREACHED, None, "removed")]),
+        ([OF_DEFAULT], [quota_row(D, producer_byte_rate=9.0)], [(D, 100.0, 9.0, "edited")]),
+        ([quota_row(producer_byte_rate=99.5)], [quota_row(producer_byte_rate=99.7)], []),
+        ([quota_row(request_percentage=9.5)], [quota_row(request_percentage=9.7)], [("u", 9.5, 9.7, "edited")]),
     ],
 )
 def test_an_edit_of_the_table_is_written_in_the_next_period(
@@ -246,7 +207,6 @@ def test_an_edit_of_the_table_is_written_in_the_next_period(
     assert synced.period() == []
 
 
-# What others wrote.
 def test_a_level_follows_the_demand_and_goes_back_to_the_bound() -> None:
     synced = Synced(ROW, brokers=("1", "2", "3"))
     written = told(synced.use(8, {"alice": (60, 30, 90)}))
@@ -268,7 +228,6 @@ def test_the_level_of_an_edited_bound_is_that_of_the_demand_or_in_proportion_at_
     assert [(cause, new) for _, _, new, cause in written] == [("edited", level)]
 
 
-# Sensors of defaults.
 def test_a_sensor_of_a_default_has_an_entry_while_it_needs_one() -> None:
     synced = Synced(OF_DEFAULT)
     load = {"carol": (90, 90), "dave": (90, 0), "erin": (60, 38)}
@@ -290,19 +249,6 @@ def test_a_sensor_over_its_bound_again_and_again_keeps_its_entry_for_ten_minutes
     assert synced.rest() == [("carol", 50.0, None, "removed")]
 
 
-def test_an_entry_that_would_change_the_quota_of_another_client_is_refused() -> None:
-    hidden = quota_row(D, "etl", producer_byte_rate=30.0)
-    synced = Synced(OF_DEFAULT, hidden)
-    assert {key.user for key in synced.ledger.held} == set()
-    assert {user for user, *_ in told(synced.use(20, {"carol": (90, 90)}))} == {D}
-    assert [(refusal.key.user, refusal.by) for refusal in synced.sync.refused] == [("carol", "resolution")]
-    synced.load(OF_DEFAULT)
-    assert [user for user, *_ in told(synced.use(5, {"carol": (90, 90)})) if user != D] == ["carol"]
-    assert synced.sync.refused == ()
-    synced.load(OF_DEFAULT, hidden)
-    assert ("carol", 50.0, None, "removed") in synced.period()
-
-
 @pytest.mark.parametrize("bounds", [{"producer_byte_rate": 60.0}, {"mode": "exempt"}])
 def test_an_own_entry_of_a_user_goes_when_all_its_clients_get_another_row(bounds: dict[str, Any]) -> None:
     synced = Synced(OF_DEFAULT)
@@ -310,29 +256,15 @@ def test_an_own_entry_of_a_user_goes_when_all_its_clients_get_another_row(bounds
     assert own_of(synced) == {"carol/"}
     synced.load(OF_DEFAULT, quota_row("carol", D, **bounds))
     synced.period()
-    assert own_of(synced) == set()
-    assert synced.sync.refused == ()
+    assert (own_of(synced), synced.sync.refused) == (set(), ())
 
 
-# How many of them.
 OF_EACH_PAIR = quota_row(D, D, producer_byte_rate=100.0)
 
 
 def own_of(synced: Synced) -> set[str]:
     """`user/client-id` of the entries of sensors of defaults that are on the brokers."""
     return {f"{key.user}/{key.client_id}" for key in synced.ledger.held if D not in key}
-
-
-def test_a_user_that_makes_up_client_ids_gets_as_many_entries_as_a_user_may_have() -> None:
-    synced = Synced(OF_EACH_PAIR, own_entries_per_user=5)
-    for second in range(60):
-        synced.use(1, {f"mallory/{second + later}": (90, 90) for later in range(20)})
-        assert len(own_of(synced)) <= 5
-    assert len(own_of(synced)) == 5
-    assert synced.sync.left_out["mallory"] >= 5
-    synced.use(20, {"carol/etl": (90, 90), **{f"mallory/{number}": (90, 90) for number in range(60, 80)}})
-    assert "carol/etl" in own_of(synced)
-    assert synced.sync.left_out.keys() == {"mallory"}
 
 
 @pytest.mark.parametrize(
@@ -377,28 +309,16 @@ def test_a_value_of_others_is_reported_and_left_alone(row: dict[str, Any], their
     assert synced.sync.drifts == ()
 
 
-@pytest.mark.parametrize("theirs", [7.0, 100.0])
-def test_an_adopted_value_is_given_back_when_the_row_goes(theirs: float) -> None:
-    synced = Synced(ROW, held={ALICE: theirs}, adopt=True)
-    assert synced.period() == [("alice", theirs, 100.0, "adopted")]
-    assert synced.sync.owned[ALICE].before == theirs
-    synced.restart()
-    synced.load()
-    assert synced.period() == [("alice", 100.0, theirs, "given_back")]
-    assert (synced.sync.owned, synced.ledger.held) == ({}, {ALICE: theirs})
-
-
 @pytest.mark.parametrize("theirs", [7.0, None])
 def test_what_someone_changed_is_reported_and_left_alone_until_it_is_put_right(theirs: float | None) -> None:
     synced = Synced(ROW)
     synced.period()
     synced.others_write(ALICE, theirs)
-    assert synced.period() == []
-    (drift,) = synced.sync.drifts
-    assert (drift.theirs, drift.ours, drift.wanted, drift.kind) == (theirs, 100.0, 100.0, DriftKind.CHANGED)
-    synced.load(EDITED_ROW)
-    assert synced.period() == []
-    assert synced.sync.drifts[0].wanted == 80.0
+    for row, wanted in ((ROW, 100.0), (EDITED_ROW, 80.0)):
+        synced.load(row)
+        assert synced.period() == []
+        (drift,) = synced.sync.drifts
+        assert (drift.theirs, drift.ours, drift.wanted, drift.kind) == (theirs, 100.0, wanted, DriftKind.CHANGED)
     synced.others_write(ALICE, 80.0)
     synced.period()
     assert synced.sync.drifts == ()
@@ -406,41 +326,29 @@ def test_what_someone_changed_is_reported_and_left_alone_until_it_is_put_right(t
     assert synced.period() == [("alice", 80.0, 100.0, "edited")]
 
 
-def test_what_someone_changed_is_written_again_if_values_of_others_are_adopted() -> None:
-    synced = Synced(ROW, held={ALICE: 5.0}, adopt=True)
-    synced.period()
-    synced.others_write(ALICE, 7.0)
-    assert synced.period() == [("alice", 7.0, 100.0, "adopted")]
-    assert synced.sync.owned[ALICE].before == 5.0
-
-
-def test_a_value_that_goes_is_not_given_back_over_what_someone_changed() -> None:
-    synced = Synced(ROW)
-    synced.period()
-    synced.others_write(ALICE, 7.0)
+@pytest.mark.parametrize("theirs", [7.0, 100.0])
+def test_an_adopted_value_is_adopted_again_and_given_back_when_the_row_goes(theirs: float) -> None:
+    synced = Synced(ROW, held={ALICE: theirs}, adopt=True)
+    assert synced.period() == [("alice", theirs, 100.0, "adopted")]
+    synced.others_write(ALICE, 8.0)
+    assert synced.period() == [("alice", 8.0, 100.0, "adopted")]
+    assert synced.sync.owned[ALICE].before == theirs
+    synced.restart()
     synced.load()
-    assert synced.period() == []
-    assert [drift.wanted for drift in synced.sync.drifts] == [None]
-    synced.others_write(ALICE, None)
-    assert synced.period() == [("alice", None, None, "removed")]
-    assert (synced.sync.owned, synced.sync.drifts) == ({}, ())
+    assert synced.period() == [("alice", 100.0, theirs, "given_back")]
+    assert (synced.sync.owned, synced.ledger.held) == ({}, {ALICE: theirs})
 
 
-# What the brokers refuse.
-def test_a_refused_write_is_tried_again_ten_minutes_later() -> None:
-    synced = Synced(ROW, OF_DEFAULT)
-    changes = synced.sync.period(START_MS, START_MS)
-    synced.sync.confirm(changes[1:], START_MS)
-    synced.sync.refuse(changes[0], "not allowed", START_MS)
+def test_a_refused_write_is_tried_again_ten_minutes_later_or_when_its_row_is_edited() -> None:
+    synced = Synced(ROW)
+    (change,) = synced.sync.period(START_MS, START_MS)
+    synced.sync.refuse(change, "not allowed", START_MS)
     (refusal,) = synced.sync.refused
     assert (refusal.key, refusal.by, refusal.reason) == (ALICE, "broker", "not allowed")
     assert synced.sync.period(START_MS + 599_999, START_MS + 599_999) == []
-    assert [change.key for change in synced.sync.period(START_MS + 600_000, START_MS + 600_000)] == [ALICE]
-
-
-def test_a_refused_write_is_retried_when_its_row_is_edited_and_forgotten_when_taken() -> None:
-    synced = Synced(ROW)
-    synced.sync.refuse(synced.sync.period(START_MS, START_MS)[0], "not allowed", START_MS)
+    (change,) = synced.sync.period(START_MS + 600_000, START_MS + 600_000)
+    synced.sync.refuse(change, "not allowed", START_MS + 600_000)
+    synced.now_ms += 600_000
     assert synced.period() == []
     synced.load(EDITED_ROW)
     assert synced.period() == [("alice", None, 80.0, "added")]
@@ -460,7 +368,13 @@ def test_who_was_over_the_bound_before_a_restart_rests_at_an_even_share_after_it
 
 
 @pytest.mark.parametrize("fate", [Fate.KILLED_STORED, Fate.KILLED_WRITTEN])
-def test_what_was_given_back_without_an_answer_is_not_owned_any_more(fate: Fate) -> None:
+def test_a_write_without_an_answer_is_ours_and_what_was_given_back_is_not(fate: Fate) -> None:
+    synced = Synced(ROW)
+    synced.period(fate)
+    synced.restart()
+    synced.period()
+    synced.load()
+    assert synced.period() == [("alice", 100.0, None, "removed")]
     synced = Synced(ROW, held={ALICE: 7.0}, adopt=True)
     synced.period()
     synced.load()
@@ -468,13 +382,3 @@ def test_what_was_given_back_without_an_answer_is_not_owned_any_more(fate: Fate)
     synced.restart()
     synced.period()
     assert (synced.sync.owned, synced.ledger.held) == ({}, {ALICE: 7.0})
-
-
-@pytest.mark.parametrize("fate", [Fate.KILLED_STORED, Fate.KILLED_WRITTEN])
-def test_the_first_write_may_be_the_one_that_was_not_answered(fate: Fate) -> None:
-    synced = Synced(ROW)
-    synced.period(fate)
-    synced.restart()
-    synced.period()
-    synced.load()
-    assert synced.period() == [("alice", 100.0, None, "removed")]

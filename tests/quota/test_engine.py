@@ -3,7 +3,8 @@
 Then the contract that the model has not: what the engine takes, what it refuses, and its largest numbers.
 """
 
-from dataclasses import fields, replace
+from dataclasses import fields
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -12,9 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quota.engine import RATES_SCHEMA, QuotaEngine, Scope
-from quota.entity import Level, entity_at
-from quota.errors import InvalidArgument, InvalidUsage
+from quota.engine import QuotaEngine, Scope
+from quota.errors import InvalidUsage
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import ThrottleCaps
@@ -23,6 +23,7 @@ from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_
 from tests.quota.model import DEFAULT, TYPES, ScalarModel
 
 START_MS = 1_700_000_000_000
+AT_MS = 1_700_000_040_000
 USERS = ["a", "b", "zoë", "a-user-of-more-than-16-bytes"]
 CLIENTS = ["", "c", "d", "client-0123456789-0123456789", DEFAULT]
 ENTITIES: list[dict[str, Any]] = [
@@ -83,26 +84,21 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     cap = {quota_type: data.draw(caps) for quota_type in TYPES}
     engine = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt)
     model = ScalarModel(num_samples, window_ms, cap, scope, carry_debt)
-    of_rates = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt=False)
     now_ms = START_MS + data.draw(st.integers(0, 10_000))
-    shadow_enforced = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt=False)
     entities = table(ENTITIES)
     for version in range(data.draw(st.integers(1, 4))):
         rows, mode = data.draw(quota_rows), data.draw(st.sampled_from(MODES))
-        for one in (engine, of_rates):
-            one.load_quotas(QuotaSnapshot.from_rows(rows, version, mode))
+        engine.load_quotas(QuotaSnapshot.from_rows(rows, version, mode))
         model.load_quotas(rows, mode)
-        shadow_enforced.load_quotas(with_shadow_enforced(engine.snapshot))
         for _ in range(data.draw(st.integers(1, 4))):
             if data.draw(st.integers(0, 4)) == 0:
                 last_ms, now_ms = now_ms, now_ms - data.draw(st.integers(1, 3_600_000))
-                for any_engine in (engine, of_rates, shadow_enforced, model):
-                    any_engine.begin_epoch(last_ms, now_ms)
+                engine.begin_epoch(last_ms, now_ms)
+                model.begin_epoch(last_ms, now_ms)
             now_ms += data.draw(st.one_of(st.just(0), st.integers(0, window_ms), st.integers(0, 15 * window_ms)))
             if data.draw(st.integers(0, 4)) == 0:
                 sensor = data.draw(st.sampled_from(FORGIVEN))
-                for any_engine in (engine, of_rates, shadow_enforced):
-                    any_engine.forgive([sensor])
+                engine.forgive([sensor])
                 model.forgive(*sensor)
             usage = data.draw(batch(now_ms, num_samples, window_ms))
             assert engine.record(table(usage), now_ms).to_pylist() == model.record(usage, now_ms)
@@ -110,14 +106,9 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
             assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
             assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)
             claims_by_key_are_those_by_name(engine, look_ms)
-            of_rates.record(table(usage), now_ms)
-            shadow_enforced.record(table(usage), now_ms)
-            of_rates.expire_idle(now_ms, num_samples * window_ms)
-            rates = expected_rates(model, look_ms)
-            assert [one.rates(entities, look_ms).to_pylist() for one in (engine, of_rates)] == [rates, rates]
-            if version == 0:  # the shadow side is empty when the first shadow row comes
-                seen = shadow_enforced.rates(entities, look_ms).to_pylist()
-                assert engine.rates(entities, look_ms, Side.SHADOW).to_pylist() == only_shadow(engine, seen)
+            for side in Side:
+                rates = engine.rates(entities, look_ms, side).to_pylist()
+                assert rates == expected_rates(model, look_ms, side.name.lower())
 
 
 def claims_by_key_are_those_by_name(engine: QuotaEngine, look_ms: int) -> None:
@@ -131,57 +122,26 @@ def claims_by_key_are_those_by_name(engine: QuotaEngine, look_ms: int) -> None:
         np.testing.assert_array_equal(*(getattr(one.take(is_known), field.name) for one in (by_key, by_name)))
 
 
-def with_shadow_enforced(snapshot: QuotaSnapshot) -> QuotaSnapshot:
-    """The same quotas, as if every shadow quota were enforced: what the shadow resolution sees."""
-    quotas = (replace(quota, mode="enforce") if quota.mode == "shadow" else quota for quota in snapshot.quotas)
-    return replace(snapshot, quotas=tuple(quotas))
+def expected_rates(model: ScalarModel, look_ms: int, side: str) -> list[dict[str, Any]]:
+    """What `QuotaEngine.rates` has: on the shadow side only what a shadow row bounds."""
+    found = []
+    for number, (entity, quota_type) in enumerate(product(ENTITIES, TYPES)):
+        key = model.key(side, quota_type, entity)
+        quota, bound = model.quota_of(side, quota_type, key[2][1:]), model.bound_of(side, quota_type, key[2][1:])
+        observed, window_ms = model.rate(key, look_ms)
+        if quota is None or bound is None or not observed or (side == "shadow" and quota[1]["mode"] != "shadow"):
+            continue
+        names = {**entity, "broker_id": key[2][0], "sensor_user": key[2][1], "sensor_client_id": key[2][2]}
+        about = {"quota_type": quota_type, "level": quota[0], "mode": quota[1]["mode"], "bound": bound}
+        found.append({"entity": number // 3, **names, **about, "observed": observed, "window_ms": window_ms})
+    return found
 
 
-def only_shadow(engine: QuotaEngine, seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the rates of an engine with shadow rows enforced those under a shadow row."""
-    shadow = {(quota.user, quota.client_id) for quota in engine.snapshot.quotas if quota.mode == "shadow"}
-    return [
-        {**row, "mode": "shadow"}
-        for row in seen
-        if entity_at(Level(row["level"]), row["sensor_user"], row["sensor_client_id"]) in shadow
-    ]
-
-
-def expected_rates(model: ScalarModel, look_ms: int) -> list[dict[str, Any]]:
-    """Of `resolve` and `evaluate` what `QuotaEngine.rates` has."""
-    found = enumerate(zip(model.resolve(ENTITIES), model.evaluate(ENTITIES, look_ms), strict=True))
-    both = ({**resolved, **owed, "entity": at // 3} for at, (resolved, owed) in found if resolved["mode"] == "enforce")
-    return [
-        {name: row[name] for name in RATES_SCHEMA.names} for row in both if row["observed"] > 0 and row["bound"] > 0
-    ]
-
-
-@given(data=st.data())
-@settings(max_examples=20)
-def test_adding_shadow_rows_changes_no_enforced_decision(data: st.DataObject) -> None:
-    rows = data.draw(quota_rows)
-    visible = [row for row in rows if row["mode"] != "shadow"]
-    with_shadow, without = QuotaEngine(5), QuotaEngine(5)
-    with_shadow.load_quotas(QuotaSnapshot.from_rows(rows, 1))
-    without.load_quotas(QuotaSnapshot.from_rows(visible, 1))
-    now_ms = START_MS
-    for _ in range(3):
-        now_ms += data.draw(st.integers(0, 3000))
-        usage = table(data.draw(batch(now_ms, 5, 1000)))
-        decided = with_shadow.record(usage, now_ms).to_pylist()
-        assert [row for row in decided if row["mode"] == "enforce"] == without.record(usage, now_ms).to_pylist()
-        entities = table(ENTITIES)
-        assert with_shadow.evaluate(entities, now_ms).equals(without.evaluate(entities, now_ms))
-
-
-@pytest.mark.parametrize("scope", ["cluster", "broker"])
-def test_sensors_that_expire_start_anew_and_the_others_stay(scope: Scope) -> None:
+def test_sensors_that_expire_start_anew_and_the_others_stay() -> None:
     rows = [quota_row("a", producer_byte_rate=100), quota_row(DEFAULT, DEFAULT, request_percentage=1)]
-    engine, model = QuotaEngine(scope=scope), ScalarModel(scope=scope)
-    engine.load_quotas(QuotaSnapshot.from_rows(rows, 1))
+    engine, model = loaded(*rows, scope="broker"), ScalarModel(scope="broker")
     model.load_quotas(rows)
-    hour_ms = 3_600_000
-    end_ms = START_MS + hour_ms
+    end_ms = START_MS + 3_600_000
     for at_ms, users in (
         (START_MS, {"a", "b"}),
         (end_ms, {"b"}),
@@ -190,17 +150,12 @@ def test_sensors_that_expire_start_anew_and_the_others_stay(scope: Scope) -> Non
         (end_ms + 3, {"a", "b"}),
     ):
         senders = [entity for entity in ENTITIES if entity["user"] in users]
-        # Request time only at the beginning and at the end, so that the sensors of the two types become idle at
-        # different times.
-        io_time_ns = 10**9 if at_ms in {START_MS, end_ms + 3} else None
+        io_time_ns = 10**9 if at_ms in {START_MS, end_ms + 3} else None  # so the types' sensors are idle at other times
         usage = [{**usage_row(at_ms, produced_bytes=9999, io_time_ns=io_time_ns), **sender} for sender in senders]
         assert engine.record(table(usage), at_ms).to_pylist() == model.record(usage, at_ms)
         dropped = engine.expire_idle(at_ms)
         assert (dropped > 0) == (at_ms == end_ms + 1)
         assert engine.evaluate(table(ENTITIES), at_ms).to_pylist() == model.evaluate(ENTITIES, at_ms)
-
-
-AT_MS = 1_700_000_040_000
 
 
 @pytest.mark.parametrize("users", ["a", DEFAULT])
@@ -212,61 +167,40 @@ def test_claims_are_known_when_a_type_has_quotas_and_no_usage_yet(users: str) ->
     claims_by_key_are_those_by_name(engine, AT_MS + 1)
 
 
-def test_a_forgiven_sensor_is_as_new_and_others_owe_what_they_owed() -> None:
+@pytest.mark.parametrize(
+    ("sensor", "owing"),
+    [(("u", "c"), "ud vc vd"), (("u", DEFAULT), "vc vd"), (("u", ""), "uc ud vc vd"), (("v", ""), "uc ud")],
+)
+def test_a_forgiven_sensor_is_as_new_and_others_owe_what_they_owed(sensor: tuple[str, str], owing: str) -> None:
     engine = loaded(quota_row(DEFAULT, producer_byte_rate=1_000), quota_row("u", DEFAULT, producer_byte_rate=1_000))
     usage = [usage_row(AT_MS, user=user, client_id=client, produced_bytes=20_000) for user in "uv" for client in "cd"]
     decide(engine, AT_MS, *usage)
-    entities = table([{"user": user, "client_id": client} for user in "uv" for client in "cd"])
-
-    def owing() -> list[bool]:
-        rows = engine.evaluate(entities, AT_MS + 1).to_pylist()
-        return [row["owed_ms"] > 0 for row in rows if row["quota_type"] == "producer_byte_rate"]
-
-    assert owing() == [True] * 4
-    for sensor, left in ((("u", "c"), [False, True, True, True]), (("u", DEFAULT), [False, False, True, True])):
-        engine.forgive([sensor])
-        assert owing() == left
-    engine.forgive([("u", ""), ("c", "")])
-    assert owing() == [False, False, True, True]
-    engine.forgive([("v", "")])
-    assert owing() == [False] * 4
-    assert not decide(engine, AT_MS + 1, usage_row(AT_MS + 1, user="v", produced_bytes=10_000))
-
-
-ALL_TYPES: dict[str, Any] = {"producer_byte_rate": 1, "consumer_byte_rate": 1, "request_percentage": 0.001}
+    engine.forgive([sensor])
+    owed = engine.evaluate(table(usage), AT_MS + 1).to_pylist()
+    assert " ".join(row["user"] + row["client_id"] for row in owed if row["owed_ms"]) == owing
 
 
 @pytest.mark.parametrize(
     ("caps", "applied"),
-    [
-        ((1000, 1000, 1000), "request_percentage"),
-        ((1000, 1000, 999), "producer_byte_rate"),
-        ((999, 1000, 999), "consumer_byte_rate"),
-        ((1000, 1001, 1001), "request_percentage"),
-    ],
+    [((1000, 1000, 1000), 2), ((1000, 1000, 999), 0), ((999, 1000, 999), 1), ((1000, 1001, 1001), 2)],
 )
 def test_the_longest_capped_throttle_applies_and_ties_go_to_request_then_producer(
-    caps: tuple[int, int, int], applied: str
+    caps: tuple[int, int, int], applied: int
 ) -> None:
-    engine = loaded(quota_row(client_id="c", **ALL_TYPES), max_throttle_time=ThrottleCaps(*caps))
-    used = {"produced_bytes": 10**6, "fetched_bytes": 10**6, "io_time_ns": 10**9}
-    found = decide(engine, AT_MS, usage_row(AT_MS, **used))
-    assert [row["quota_type"] for row in found if row["asks_hold"]] == [applied]
+    bounds: dict[str, Any] = dict.fromkeys(TYPES, 0.001)
+    engine = loaded(quota_row(client_id="c", **bounds), max_throttle_time=ThrottleCaps(*caps))
+    found = decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=10**6, fetched_bytes=10**6, io_time_ns=10**9))
     assert [row["throttle_time_ms"] for row in found] == list(caps)
+    assert [row["asks_hold"] for row in found] == [number == applied for number in range(3)]
 
 
-@pytest.mark.parametrize("scope", ["cluster", "broker"])
-@pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
-)
-def test_names_may_be_stored_in_any_way_and_in_chunks(kind: pa.DataType, scope: Scope) -> None:
-    rows = [usage_row(AT_MS, user=user, client_id="x" * 20, produced_bytes=20_000) for user in ("u", "v", "u")]
-    plain = table(rows)
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int8(), pa.string())], ids=str)
+def test_names_may_be_stored_in_any_way_and_in_chunks(kind: pa.DataType) -> None:
+    plain = table([usage_row(AT_MS, user=user, produced_bytes=20_000) for user in ("u", "v", "u")])
     schema = pa.schema([(f.name, kind if pa.types.is_string(f.type) else f.type) for f in plain.schema])
     stored = pa.concat_tables([plain.slice(0, 1).cast(schema), plain.slice(1).cast(schema)])
-    engines = [loaded(quota_row(producer_byte_rate=1000), scope=scope) for _ in range(2)]
+    engines = [loaded(quota_row(producer_byte_rate=1000), scope="broker") for _ in range(2)]
     assert engines[0].record(plain, AT_MS).equals(engines[1].record(stored, AT_MS))
-    assert engines[0].evaluate(plain, AT_MS).equals(engines[1].evaluate(stored, AT_MS))
 
 
 def test_sums_are_exact_where_a_float_is_not() -> None:
@@ -275,53 +209,33 @@ def test_sums_are_exact_where_a_float_is_not() -> None:
     assert owed(engine, AT_MS)["observed"] == ((1 << 53) + 2) / 10.0
 
 
-def test_a_measure_column_without_a_type_is_all_null() -> None:
-    engine = loaded(quota_row(producer_byte_rate=1000, consumer_byte_rate=1))
-    usage = table([usage_row(AT_MS, produced_bytes=20_000, fetched_bytes=20_000)])
-    assert engine.record(usage, AT_MS).num_rows == 2
-    at = usage.column_names.index("fetched_bytes")
-    without = usage.set_column(at, "fetched_bytes", pa.nulls(1))
-    assert engine.record(without, AT_MS)["quota_type"].to_pylist() == ["producer_byte_rate"]
-
-
 @pytest.mark.parametrize(
-    ("change", "name"),
+    "change",
     [
-        ({"sample_start_ms": AT_MS + 1}, "sample_start_ms"),
-        ({"sample_start_ms": AT_MS - 1000}, "last_event_ms"),
-        ({"last_event_ms": AT_MS + 1000}, "last_event_ms"),
-        ({"last_event_ms": AT_MS + 501}, "last_event_ms"),
-        ({"produced_bytes": -1}, "produced_bytes"),
-        ({"io_time_ns": -1}, "io_time_ns"),
-        ({"last_event_ms": None}, "last_event_ms"),
+        {"sample_start_ms": AT_MS + 1},
+        {"sample_start_ms": AT_MS - 1000, "last_event_ms": AT_MS},
+        {"last_event_ms": AT_MS + 1000},
+        {"last_event_ms": AT_MS + 501},
+        {"last_event_ms": None},
+        {"produced_bytes": -1},
+        {"io_time_ns": -1},
     ],
 )
-def test_usage_that_can_not_be_is_refused_before_anything_changes(change: dict[str, Any], name: str) -> None:
+def test_usage_that_can_not_be_is_refused_before_anything_changes(change: dict[str, Any]) -> None:
     engine = loaded(quota_row(producer_byte_rate=1000))
     good = usage_row(AT_MS, produced_bytes=20_000)
-    for bad in ([{**good, **change}], [good, {**usage_row(AT_MS - 3000), **change}]):
-        with pytest.raises(InvalidUsage) as refused:
-            decide(engine, AT_MS + 500, *bad)
-        assert any(column in str(refused.value) for column in (name, "sample_start_ms", "last_event_ms"))
-        assert owed(engine, AT_MS)["observed"] == 0.0
+    with pytest.raises(InvalidUsage, match="|".join(change)):
+        decide(engine, AT_MS + 500, good, {**usage_row(AT_MS), **change})
+    assert owed(engine, AT_MS)["observed"] == 0.0
 
 
-@pytest.mark.parametrize(
-    "name", ["user", "client_id", "broker_id", "produced_bytes", "sample_start_ms", "last_event_ms"]
-)
-def test_a_missing_column_is_named(name: str) -> None:
-    engine = loaded(quota_row(producer_byte_rate=1000), scope="broker")
+@pytest.mark.parametrize("name", ["user", "broker_id", "produced_bytes", "last_event_ms"])
+def test_a_column_that_is_missing_or_of_another_type_is_named(name: str) -> None:
+    engine, usage = loaded(quota_row(producer_byte_rate=1000), scope="broker"), table([usage_row(AT_MS)])
     with pytest.raises(InvalidUsage, match=f"column '{name}' is not in the table; its columns are"):
-        engine.record(table([usage_row(AT_MS)]).drop_columns([name]), AT_MS)
-
-
-def test_columns_of_other_types_are_refused() -> None:
-    engine = loaded(quota_row(producer_byte_rate=1000))
-    usage = table([usage_row(AT_MS)])
-    for name, column in (("user", pa.array([1])), ("produced_bytes", pa.array([1.5]))):
-        with pytest.raises(InvalidUsage) as refused:
-            engine.record(usage.set_column(usage.column_names.index(name), name, column), AT_MS)
-        assert f"column '{name}' has the type" in str(refused.value)
+        engine.record(usage.drop_columns([name]), AT_MS)
+    with pytest.raises(InvalidUsage, match=f"column '{name}' has the type"):
+        engine.record(usage.set_column(usage.column_names.index(name), name, pa.array([1.5])), AT_MS)
 
 
 def test_time_does_not_go_back() -> None:
@@ -332,41 +246,20 @@ def test_time_does_not_go_back() -> None:
             call()
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("num_samples", 0),
-        ("num_samples", 1025),
-        ("sample_window_ms", 0),
-        ("sample_window_ms", 3_600_001),
-        ("scope", "rack"),
-    ],
-)
-def test_settings_out_of_range_are_refused(setting: str, value: object) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        loaded(**{setting: value})
-    assert str(refused.value).startswith(f"{setting} is {value!r}; it can be ")
-
-
 def test_many_sensors_at_once_equal_few_at_a_time() -> None:
-    rates = {"producer_byte_rate": 1000, "consumer_byte_rate": 500}
-    whole, piecewise = (loaded(quota_row("<default>", "<default>", **rates)) for _ in range(2))
-    rows = [
-        usage_row(AT_MS, user=f"user-{i}", client_id=f"c{i % 7}", produced_bytes=i, fetched_bytes=i * 7 % 9001)
-        for i in range(70_000)
-    ]
-    usage = table(rows)
+    whole, piecewise = (loaded(quota_row(DEFAULT, DEFAULT, producer_byte_rate=1000)) for _ in range(2))
+    usage = table([usage_row(AT_MS, user=f"user-{i}", produced_bytes=i) for i in range(70_000)])
     found = whole.record(usage, AT_MS)
     pieces = [piecewise.record(usage.slice(start, 9000), AT_MS) for start in range(0, 70_000, 9000)]
-    order = [(name, "ascending") for name in ("user", "client_id")]
-    assert found.num_rows == 60_000 - 1 + sum(i * 7 % 9001 > 5000 for i in range(70_000))
-    assert found.sort_by(order)["observed"].equals(pa.concat_tables(pieces).sort_by(order)["observed"])
+    assert found.num_rows == 60_000 - 1, "the one exactly at its bound is none"
+    assert found.sort_by("user")["observed"].equals(pa.concat_tables(pieces).sort_by("user")["observed"])
     assert whole.evaluate(usage, AT_MS).equals(piecewise.evaluate(usage, AT_MS))
 
 
-@pytest.mark.parametrize("count", [3, 4, 5, 40])
-@pytest.mark.parametrize("spread_ms", [0, 1_000])
-@pytest.mark.parametrize("is_one_batch", [False, True])
+@pytest.mark.parametrize(
+    ("count", "spread_ms", "is_one_batch"),
+    [(3, 0, False), (4, 0, False), (4, 0, True), (5, 1_000, True), (40, 1_000, False)],
+)
 def test_sums_stop_at_the_largest_number_and_an_offender_stays_one(
     count: int, spread_ms: int, is_one_batch: bool
 ) -> None:
@@ -389,11 +282,10 @@ def test_times_of_both_kinds_of_threads_stop_at_the_largest_number_and_are_owed(
 
 def test_a_sensor_whose_usage_is_all_late_gets_no_decision_by_its_rate() -> None:
     engine = loaded(quota_row(producer_byte_rate=1_000))
-    at_ms = 1_700_000_010_000
-    assert decide(engine, at_ms, usage_row(at_ms, produced_bytes=12_000))
-    late = usage_row(at_ms - 60_000, produced_bytes=1)
-    assert decide(engine, at_ms, late) == []
-    assert decide(engine, at_ms, late, usage_row(at_ms, produced_bytes=1))
+    assert decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=12_000))
+    late = usage_row(AT_MS - LATE_MS, produced_bytes=1)
+    assert decide(engine, AT_MS, late) == []
+    assert decide(engine, AT_MS, late, usage_row(AT_MS, produced_bytes=1))
 
 
 LATE_MS = 60_000
@@ -436,17 +328,6 @@ def test_late_usage_refills_its_bucket_to_the_end_of_each_of_its_windows() -> No
     assert owed(engine, AT_MS)["tokens"] == 11_000.0  # it used what its quota allows, however late it was reported
 
 
-def test_usage_of_a_debt_that_the_rate_sees_too_is_a_violation_and_no_debt() -> None:
-    engine = loaded(quota_row(producer_byte_rate=1_000))
-    late = usage_row(AT_MS - LATE_MS, produced_bytes=200_000)
-    (decided,) = decide(engine, AT_MS, late, usage_row(AT_MS, produced_bytes=50_000))
-    assert (decided["cause"], decided["raw_throttle_time_ms"]) == ("violation", 40_000)
-    assert decided["owed_ms"] > decided["raw_throttle_time_ms"]
-
-
-AT_MS = 1_700_000_040_000
-
-
 some_quotas = st.lists(
     st.tuples(
         st.sampled_from(["", DEFAULT, "a", "b"]),
@@ -459,23 +340,6 @@ some_quotas = st.lists(
 )
 
 
-def quotas_of(rows: list[Any]) -> list[dict[str, Any]]:
-    return [quota_row(user, client, mode=mode, **dict(zip(TYPES, b, strict=True))) for user, client, mode, b in rows]
-
-
-@given(some_quotas)
-@settings(max_examples=80)
-def test_resolution_equals_a_search_row_by_row(rows: list[Any]) -> None:
-    quotas = quotas_of(rows)
-    engine, model = QuotaEngine(), ScalarModel()
-    engine.load_quotas(QuotaSnapshot.from_rows(quotas, 1))
-    model.load_quotas(quotas)
-    entities = [
-        usage_row(AT_MS, user=u, client_id=c) for u in ("a", "b", "x", DEFAULT) for c in ("", "c", "d", "x", DEFAULT)
-    ]
-    assert engine.resolve(table(entities)).to_pylist() == model.resolve(entities)
-
-
 PRODUCED = 5.0, None, None
 
 
@@ -483,12 +347,18 @@ PRODUCED = 5.0, None, None
 @given(some_quotas)
 @settings(max_examples=150)
 def test_a_throttle_of_a_user_holds_exactly_the_clients_that_resolve_to_its_sensor(rows: list[Any]) -> None:
-    engine = loaded(*quotas_of(rows))
+    quotas = [quota_row(user, client, mode=mode, **dict(zip(TYPES, b, strict=True))) for user, client, mode, b in rows]
+    engine, model = loaded(*quotas), ScalarModel()
+    model.load_quotas(quotas)
     entities = [
-        usage_row(AT_MS, user=u, client_id=c) for u in ("a", "b", "new") for c in ("", "c", "d", "new", DEFAULT)
+        usage_row(AT_MS, user=u, client_id=c)
+        for u in ("a", "b", "new", DEFAULT)
+        for c in ("", "c", "d", "new", DEFAULT)
     ]
+    resolved = engine.resolve(table(entities)).to_pylist()
+    assert resolved == model.resolve(entities)
     of_users: dict[tuple[str, str], dict[str, bool]] = {}
-    for row in engine.resolve(table(entities)).to_pylist():
+    for row in resolved:
         is_of_user = (row["sensor_user"], row["sensor_client_id"]) == (row["user"], "")
         in_sensor = is_of_user and row["mode"] == "enforce" and row["bound"] is not None
         of_users.setdefault((row["user"], row["quota_type"]), {})[row["client_id"]] = in_sensor

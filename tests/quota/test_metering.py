@@ -2,17 +2,14 @@
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quota.broker_levels.entries import METERED, METERED_BY_USER, EntryKey, EntryKind
 from quota.broker_levels.metering import metering_entries, switched_off, switched_on, usual_choice
-from quota.engine import QuotaEngine
 from quota.entity import QUOTA_TYPES
-from quota.snapshot import QuotaSnapshot
-from tests.quota.factories import quota_row
+from tests.quota.factories import loaded, quota_row, table
 from tests.quota.synced import CONSUMER, PRODUCER, REQUEST, D, Synced, key_of
 
 PAIR, USER, CLIENT = (key_of(*entity) for entity in ((D, D), (D, ""), ("", D)))
@@ -82,16 +79,11 @@ def test_no_client_has_another_bound_because_of_it_and_every_client_has_a_sensor
 
 def resolved(bounds: dict[EntryKey, float]) -> dict[tuple[str, str, str], float | None]:
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for user, client_id, quota_type in bounds:
-        row = rows.setdefault((user, client_id), quota_row(user, client_id))
-        row[quota_type] = bounds[EntryKey(user, client_id, quota_type)]
-    engine = QuotaEngine()
-    engine.load_quotas(QuotaSnapshot.from_rows(list(rows.values()), version=1))
-    pairs = [(user, client_id) for user in ("a", "b", "c") for client_id in ("", "a", "b", "c")]
-    table = pa.table({"user": [user for user, _ in pairs], "client_id": [client_id for _, client_id in pairs]})
-    return {
-        (row["user"], row["client_id"], row["quota_type"]): row["bound"] for row in engine.resolve(table).to_pylist()
-    }
+    for (user, client_id, quota_type), bound in bounds.items():
+        rows.setdefault((user, client_id), quota_row(user, client_id))[quota_type] = bound
+    clients = table([{"user": user, "client_id": client_id} for user in "abc" for client_id in ("", *"abc")])
+    answers = loaded(*rows.values()).resolve(clients).to_pylist()
+    return {(row["user"], row["client_id"], row["quota_type"]): row["bound"] for row in answers}
 
 
 def test_switched_on_twice_is_once_and_switched_off_leaves_the_quotas_of_others() -> None:
@@ -121,9 +113,6 @@ def test_the_other_choice_takes_the_place_of_the_first(
     assert [(change.key, change.old, change.new) for change in changes] == moved
 
 
-# A sync finds it on the brokers.
-
-
 @pytest.mark.parametrize("on", [ALL, ALL_BY_USER])
 def test_a_sync_never_removes_it(on: dict[EntryKey, float]) -> None:
     synced = Synced(quota_row("alice", producer_byte_rate=100.0), held=on)
@@ -138,41 +127,31 @@ def test_a_sync_never_removes_it(on: dict[EntryKey, float]) -> None:
     assert synced.sync.drifts == ()
 
 
-@pytest.mark.parametrize("on", [ALL, ALL_BY_USER])
-@pytest.mark.parametrize("row", [quota_row("", "app", producer_byte_rate=9.0), quota_row(D, producer_byte_rate=9.0)])
+@pytest.mark.parametrize(
+    ("row", "on"),
+    [(quota_row("", "app", producer_byte_rate=9.0), ALL), (quota_row(D, producer_byte_rate=9.0), ALL_BY_USER)],
+)
 def test_a_row_that_it_would_hide_moves_it_and_without_the_row_it_comes_back(
     row: dict[str, Any], on: dict[EntryKey, float]
 ) -> None:
     synced = Synced(held=on)
     synced.load(row)
     synced.period()
-    assert synced.ledger.held == {
-        **{key: value for key, value in on.items() if key.quota_type != PRODUCER},
-        CLIENT: next(iter(on.values())),
-        key_of(row["user"], row["client_id"]): 9.0,
-    }
+    left = {key: value for key, value in on.items() if key.quota_type != PRODUCER}
+    moved = {CLIENT: next(iter(on.values())), key_of(row["user"], row["client_id"]): 9.0}
+    assert synced.ledger.held == {**left, **moved}
     synced.load()
     synced.period()
     assert synced.ledger.held == on
 
 
-def test_when_it_is_switched_off_the_sync_does_not_write_it_again() -> None:
-    synced = Synced(quota_row("alice", producer_byte_rate=100.0), held=ALL)
-    synced.period()
-    for key in ALL:
-        synced.others_write(key, None)
-    assert synced.period() == []
-    assert (set(synced.ledger.held), synced.sync.drifts) == ({key_of("alice")}, ())
-
-
-def test_when_it_is_switched_on_while_the_sync_runs_the_sync_takes_it_over() -> None:
+def test_it_may_be_switched_on_and_off_while_the_sync_runs() -> None:
     synced = Synced()
     synced.period()
     synced.others_write(PAIR, METERED)
-    synced.load(
-        quota_row("", "app", producer_byte_rate=9.0), quota_row("", "app", consumer_byte_rate=9.0) | {"client_id": "b"}
-    )
+    synced.load(quota_row("", "app", producer_byte_rate=9.0))
     synced.period()
-    assert synced.ledger.held[CLIENT] == METERED
-    assert PAIR not in synced.ledger.held
-    assert key_of("", D, CONSUMER) not in synced.ledger.held
+    assert synced.ledger.held == {CLIENT: METERED, key_of("", "app"): 9.0}
+    synced.others_write(CLIENT, None)
+    assert synced.period() == []
+    assert (set(synced.ledger.held), synced.sync.drifts) == ({key_of("", "app")}, ())

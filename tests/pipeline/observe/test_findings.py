@@ -1,30 +1,20 @@
 """Findings and present rates of clients with known usage: two brokers, bounds at their boundaries, no quota, no use."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
 
-from pipeline.cli.meter import HEADINGS, readable
 from pipeline.observe.findings import Findings, findings_of
 from pipeline.observe.observation import UNREACHABLE, Observation
 from quota.snapshot import QuotaSnapshot
-from tests.quota.factories import quota_row
+from tests.quota.factories import quota_row, table, usage_row
 
 T0_MS: Final = 1_700_000_000_000
 BOUND: Final = 1_000_000
 Rates = Mapping[tuple[str, str, str], Mapping[str, int]]
 """(broker-id, user, client-id) -> measure -> amount in each second."""
-_NUMBERS: Final = (
-    *("sample_start_ms", "last_event_ms", "produced_bytes", "fetched_bytes"),
-    *("io_time_ns", "network_time_ns", "request_count"),
-)
-_SCHEMA: Final = pa.schema(
-    [*((name, pa.string()) for name in ("broker_id", "user", "client_id")), *((name, pa.int64()) for name in _NUMBERS)]
-)
 
 
 def quotas(*rows: dict[str, Any]) -> QuotaSnapshot:
@@ -40,13 +30,15 @@ def produced(rate: int, *brokers: str, user: str = "alice", client_id: str = "et
 
 
 def second_of(rates: Rates, second: int) -> pa.Table:
-    start_ms = T0_MS + second * 1000
-    rows = [
-        {"broker_id": broker, "user": user, "client_id": client_id, "sample_start_ms": start_ms}
-        | {"last_event_ms": start_ms + 500, **amounts}
-        for (broker, user, client_id), amounts in rates.items()
-    ]
-    return pa.Table.from_pylist(rows, _SCHEMA)
+    at_ms = T0_MS + second * 1000 + 500
+    used = table(
+        [
+            usage_row(at_ms, broker_id=broker, user=user, client_id=client_id, **amounts)
+            for (broker, user, client_id), amounts in rates.items()
+        ]
+    )
+    requests = pa.array([amounts.get("request_count") for amounts in rates.values()], pa.int64())
+    return used.append_column("request_count", requests)
 
 
 def observation(snapshot: QuotaSnapshot, *, is_exact: bool = True) -> Observation:
@@ -76,10 +68,7 @@ def test_a_client_with_nine_tenths_on_each_of_two_brokers_gets_1_8_times_its_quo
     assert (found.observed, found.times) == (18 * TENTH, 1.8)
     assert found.by_broker == {"1": 9.0 * TENTH, "2": 9.0 * TENTH}
     assert (found.minutes_over, found.minutes) == (2, 2)
-    assert found.reason == (
-        "each broker allows 1.0 MB/s; 2 brokers gave 1.8 MB/s together (1: 900.0 kB/s, 2: 900.0 kB/s), in 2 of 2 "
-        "minutes more than one quota"
-    )
+    assert found.reason.endswith("(1: 900.0 kB/s, 2: 900.0 kB/s), in 2 of 2 minutes more than one quota")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +93,7 @@ def test_request_time_is_compared_in_percent_of_a_thread() -> None:
     rates = {(broker, "alice", "etl"): {"io_time_ns": 60_000_000, "network_time_ns": 15_000_000} for broker in "12"}
     (found,) = observed(snapshot, rates).over_quota
     assert found.quota_type == "request_percentage"
-    assert found.observed == pytest.approx(15)
-    assert found.times == pytest.approx(1.5)
+    assert [found.observed, found.times] == pytest.approx([15, 1.5])
 
 
 @pytest.mark.parametrize(("tenths", "share"), [(10, 0.0), (11, 0.09), (40, 0.75)])
@@ -127,14 +115,18 @@ def test_the_shadow_holds_all_client_ids_of_a_user_but_those_with_a_sensor_of_th
     }
 
 
+def after_one_second(snapshot: QuotaSnapshot, rates: Rates) -> Findings:
+    seen = observation(snapshot)
+    send(seen, rates, 0, 1)
+    send(seen, {}, 1, 60)
+    return findings_of(seen.figures())
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "is_found"), [(BOUND - 1, False), (BOUND, False), (BOUND + 1, True), (3 * BOUND, True)]
 )
 def test_a_bound_below_one_request_is_too_small(request_bytes: int, is_found: bool) -> None:
-    seen = observation(ALICE)
-    send(seen, produced(request_bytes, "1"), 0, 1)
-    send(seen, {}, 1, 60)
-    found = findings_of(seen.figures()).too_small
+    found = after_one_second(ALICE, produced(request_bytes, "1")).too_small
     assert [(one.request_bytes, one.longest_wait_ms) for one in found] == ([(request_bytes, None)] if is_found else [])
     assert all(one.suggested >= request_bytes for one in found)
 
@@ -142,27 +134,18 @@ def test_a_bound_below_one_request_is_too_small(request_bytes: int, is_found: bo
 @pytest.mark.parametrize(("times", "wait_ms"), [(40, None), (42, 32_000)])
 def test_a_wait_above_the_request_time_out_is_too_long(times: int, wait_ms: int | None) -> None:
     rates = {("1", "alice", "etl"): {"produced_bytes": times * BOUND, "request_count": 1_000}}
-    seen = observation(ALICE)
-    send(seen, rates, 0, 1)
-    send(seen, {}, 1, 60)
-    found = findings_of(seen.figures()).too_small
+    found = after_one_second(ALICE, rates).too_small
     assert [one.longest_wait_ms for one in found] == ([] if wait_ms is None else [pytest.approx(wait_ms, abs=1_000)])
     for one in found:
         patient = quotas(quota_row("alice", producer_byte_rate=one.suggested))
-        again = observation(patient)
-        send(again, rates, 0, 1)
-        send(again, {}, 1, 60)
-        assert findings_of(again.figures()).too_small == []
+        assert after_one_second(patient, rates).too_small == []
 
 
 def test_a_client_without_a_quota_gets_a_suggestion_from_its_minutes() -> None:
     found = observed(ALICE, produced(5 * TENTH, "1", user="carol", client_id="ui"), seconds=125)
     (one,) = found.no_quota
-    assert (one.user, one.client_id, one.p99, one.minutes) == ("carol", "ui", 5 * TENTH, 2)
-    assert one.suggested == 600_000
-    assert one.reason == "p99 of 2 minutes is 500.0 kB/s, and 20 %; observed for no longer"
+    assert (one.user, one.client_id, one.p99, one.minutes, one.suggested) == ("carol", "ui", 5 * TENTH, 2, 600_000)
     assert (found.over_quota, found.would_be_held, found.too_small) == ([], [], [])
-    assert replace(one, minutes=1).reason.startswith("p99 of 1 minute is ")
 
 
 @pytest.mark.parametrize("bound", [UNREACHABLE[0], 1e15])
@@ -173,12 +156,11 @@ def test_a_bound_that_only_makes_brokers_measure_is_no_quota(bound: float) -> No
     assert found.over_quota == []
 
 
-def test_a_request_of_no_bytes_and_no_usage_at_all_find_nothing() -> None:
-    nothing = observed(ALICE, produced(0, "1", "2"))
-    assert (nothing.clients, nothing.seconds) == (1, 70)
-    assert (nothing.over_quota, nothing.would_be_held, nothing.too_small, nothing.no_quota) == ([], [], [], [])
-    never = observed(ALICE, {})
-    assert (never.clients, never.seconds, never.over_quota) == (0, 0, [])
+@pytest.mark.parametrize(("rates", "clients"), [(produced(0, "1", "2"), 1), ({}, 0)], ids=["no bytes", "no usage"])
+def test_a_request_of_no_bytes_and_no_usage_at_all_find_nothing(rates: Rates, clients: int) -> None:
+    found = observed(ALICE, rates)
+    assert (found.clients, found.seconds) == (clients, 70 * clients)
+    assert (found.over_quota, found.would_be_held, found.too_small, found.no_quota) == ([], [], [], [])
 
 
 def test_a_source_that_went_away_adds_nothing_to_later_minutes() -> None:
@@ -189,52 +171,24 @@ def test_a_source_that_went_away_adds_nothing_to_later_minutes() -> None:
     assert (found.times, found.minutes_over, found.minutes) == (1.8, 1, 3)
 
 
-def test_what_comes_late_is_in_the_sums() -> None:
+def test_what_comes_late_is_in_the_sums_and_in_the_shadow() -> None:
     seen = observation(ALICE)
-    rates = produced(9 * TENTH, "1", "2")
     for second in range(70):
         send(seen, produced(9 * TENTH, "1"), second, second + 1)
         if second >= 5:
             seen.add(second_of(produced(9 * TENTH, "2"), second - 5))
-    (found,) = findings_of(seen.figures()).over_quota
-    assert found.times == 1.8
-    assert set(found.by_broker) == {name for name, *_ in rates}
+    found = findings_of(seen.figures())
+    assert [(one.times, set(one.by_broker)) for one in found.over_quota] == [(1.8, {"1", "2"})]
+    assert [one.user for one in found.would_be_held] == ["alice"]
 
 
-def test_what_comes_late_is_in_the_shadow() -> None:
-    seen = observation(ALICE)
-    for second in range(40):
-        send(seen, produced(TENTH, "1", user="bob"), second, second + 1)
-        if second:
-            seen.add(second_of(produced(3 * BOUND, "1"), second - 1))
-    assert [one.user for one in findings_of(seen.figures()).would_be_held] == ["alice"]
-
-
-def test_document_and_rows_have_every_finding() -> None:
-    snapshot = quotas(quota_row("alice", producer_byte_rate=float(BOUND)))
-    rates = {**produced(9 * TENTH, "1", "2"), **produced(3 * BOUND, "1", user="carol", client_id="ui")}
-    found = observed(snapshot, rates)
-    document = json.loads(json.dumps(found.to_document()))
-    assert document["over_quota"][0]["times"] == 1.8
-    assert document["no_quota"][0]["reason"] == found.no_quota[0].reason
-    for name in HEADINGS:
-        assert all(set(row) == set(readable(found, name)[0]) for row in readable(found, name))
-
-
-def test_a_rate_is_right_from_the_first_second_on() -> None:
-    seen = observation(ALICE)
-    seen.add(second_of(produced(BOUND, "1", "2"), 0))
-    (line,) = seen.lines(T0_MS + 1_000)
-    assert (line.by_broker, line.observed, line.used) == ({"1": BOUND, "2": BOUND}, 2 * BOUND, 2.0)
-    assert line.sensor.level == 3
-
-
-@pytest.mark.parametrize("seconds", [9, 10, 11])
-def test_a_steady_rate_stays_what_it_is(seconds: int) -> None:
+@pytest.mark.parametrize("seconds", [1, 9, 10, 11])
+def test_a_rate_is_right_from_the_first_second_on(seconds: int) -> None:
     seen = observation(ALICE)
     send(seen, produced(BOUND, "1", "2"), 0, seconds)
     (line,) = seen.lines(T0_MS + seconds * 1_000)
-    assert line.observed == 2 * BOUND
+    assert (line.by_broker, line.observed, line.used) == ({"1": BOUND, "2": BOUND}, 2 * BOUND, 2.0)
+    assert line.sensor.level == 3
 
 
 def test_the_most_critical_line_is_the_first_and_those_without_a_bound_come_last() -> None:
@@ -252,21 +206,13 @@ def test_the_most_critical_line_is_the_first_and_those_without_a_bound_come_last
     assert [(line.sensor.user, line.used) for line in found] == [("alice", 0.9), ("bob", 0.5), ("carol", 0.0)]
 
 
-def test_a_broker_that_reports_later_than_another_is_not_shown_with_less() -> None:
+@pytest.mark.parametrize(("silent_seconds", "least"), [(1, BOUND), (5, 1), (15, None)])
+def test_a_broker_that_reports_late_keeps_its_rate_until_it_went_away(silent_seconds: int, least: int | None) -> None:
     seen = observation(ALICE)
     send(seen, produced(BOUND, "1", "2"), 0, 20)
-    send(seen, produced(BOUND, "1"), 20, 21)
-    (line,) = seen.lines(T0_MS + 21_000)
-    assert line.by_broker == {"1": BOUND, "2": BOUND}
-
-
-def test_a_broker_that_went_away_falls_to_nothing_and_not_at_once() -> None:
-    seen = observation(ALICE)
-    send(seen, produced(BOUND, "1", "2"), 0, 20)
-    send(seen, produced(BOUND, "1"), 20, 25)
-    (line,) = seen.lines(T0_MS + 25_000)
-    assert line.by_broker["1"] == BOUND
-    assert 0 < line.by_broker["2"] < BOUND
-    send(seen, produced(BOUND, "1"), 25, 35)
-    (line,) = seen.lines(T0_MS + 35_000)
-    assert line.by_broker == {"1": BOUND}
+    send(seen, produced(BOUND, "1"), 20, 20 + silent_seconds)
+    (line,) = seen.lines(T0_MS + (20 + silent_seconds) * 1_000)
+    by_broker = dict(line.by_broker)
+    silent = by_broker.pop("2", None)
+    assert by_broker == {"1": BOUND}
+    assert silent is None if least is None else silent is not None and least <= silent <= BOUND

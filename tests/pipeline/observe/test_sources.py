@@ -1,6 +1,7 @@
 """Usage of metrics pages (real connections, a clock that is moved by hand) and of the usage topic (a real broker)."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -103,54 +104,33 @@ def test_two_scrapes_are_enough_for_a_first_figure(brokers: tuple[Exporter, Expo
         assert sum(watched.source.take()["request_count"].to_pylist()) == 0, "what scrapes do not know is not made up"
 
 
-TOPIC = "usage"
-
-
-@pytest.fixture(scope="module")
-def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("topic") / "broker") as broker:
-        admin: Any = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
-        with closing(admin):
-            settings = {"message.timestamp.type": "LogAppendTime"}
-            create_topics(admin, [TopicSpec(TOPIC, "usage", 2, "any", settings, settings)])
-        yield ClusterAccess(broker.bootstrap_servers)
-
-
-def send(access: ClusterAccess, *values: bytes) -> None:
-    with closing(KafkaProducer(bootstrap_servers=access.bootstrap_servers)) as producer:
-        for place, value in enumerate(values):
-            producer.send(TOPIC, value, partition=place % 2).get(PATIENCE_SECONDS)
-
-
 def event(broker_id: str, produced_bytes: int) -> dict[str, Any]:
     who = {"user": "alice", "client_id": "etl", "broker_id": broker_id}
     return {"event_time_ms": wall_ms(), **who, "produced_bytes": produced_bytes}
 
 
 @pytest.mark.broker
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_events_of_a_moment_ago_and_of_now_are_read_and_junk_is_left_out(access: ClusterAccess) -> None:
-    send(access, json.dumps(event("1", 1)).encode(), b"junk")
-    with closing(TopicSource(access, TOPIC, [1, 2], SystemClock())) as source:
-        assert source.states()[0] == SourceState("broker 1", "no usage on usage yet")
-        send(access, json.dumps([event("1", 10), event("", 100)]).encode())
-        found: list[pa.Table] = []
+def test_events_of_a_moment_ago_and_of_now_are_read_and_junk_is_left_out(broker: EmbeddedBroker) -> None:
+    access, topic = ClusterAccess(broker.bootstrap_servers), f"observed.{time.time_ns()}"
+    with pytest.raises(PipelineError, match=f"topic '{topic}' does not exist"):
+        TopicSource(access, topic, [1], SystemClock())
+    admin: Any = KafkaAdminClient(bootstrap_servers=access.bootstrap_servers)
+    producer: Any = KafkaProducer(bootstrap_servers=access.bootstrap_servers)
+    found: list[pa.Table] = []
+    with closing(admin), closing(producer):
+        settings = {"message.timestamp.type": "LogAppendTime"}
+        create_topics(admin, [TopicSpec(topic, "usage", 2, "any", settings, settings)])
+        for place, value in enumerate((json.dumps(event("1", 1)).encode(), b"junk")):
+            producer.send(topic, value, partition=place).get(PATIENCE_SECONDS)
+        with closing(TopicSource(access, topic, [1, 2], SystemClock())) as source:
+            assert source.states()[0] == SourceState("broker 1", f"no usage on {topic} yet")
+            producer.send(topic, json.dumps([event("1", 10), event("", 100)]).encode()).get(PATIENCE_SECONDS)
 
-        def sums() -> int:
-            found.append(source.take())
-            return sum(sum(part["produced_bytes"].to_pylist()) for part in found)
+            def sums() -> int:
+                found.append(source.take())
+                return sum(sum(part["produced_bytes"].to_pylist()) for part in found)
 
-        wait_until(lambda: sums() == 111, "all events")
-        troubles = {state.name: state.trouble for state in source.states()}
-        assert troubles == {"broker 1": "", "broker 2": "no usage on usage yet", "broker without an id": ""}
-        assert source.is_exact
-
-
-@pytest.mark.broker
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_topic_that_does_not_exist_is_named_with_the_command_that_makes_it(access: ClusterAccess) -> None:
-    with pytest.raises(PipelineError, match="topic 'nowhere' does not exist") as missing:
-        TopicSource(access, "nowhere", [1], SystemClock())
-    assert "topics create" in missing.value.fix
+            wait_until(lambda: sums() == 111, "all events")
+            troubles = {state.name: state.trouble for state in source.states()}
+            assert troubles == {"broker 1": "", "broker 2": f"no usage on {topic} yet", "broker without an id": ""}
+            assert source.is_exact

@@ -7,7 +7,7 @@ import pytest
 from pipeline.command_line import command_text
 from pipeline.throttle.shapes import line_of, line_with_command
 from schemas.names import ClientKey
-from tests.pipeline.throttle.factories import reason, violation, written_row
+from tests.pipeline.throttle.factories import Reason, violation, written_row
 
 NOON_MS = 1_700_049_600_000
 
@@ -21,43 +21,32 @@ FIGURES: dict[str, Any] = {
 
 
 def line(cause: str, action: str = "throttle", throttle_time_ms: int = 10_400, **overrides: Any) -> str:
-    publication = violation(throttle_time_ms=throttle_time_ms, reason=reason(**{**FIGURES, **overrides}))
+    publication = violation(throttle_time_ms=throttle_time_ms, reason=Reason(**{**FIGURES, **overrides}))
     row = written_row(publication, cause=cause, action=action, throttled_until_ms=NOON_MS + 17_850)
     return line_of(row, quota_version=3)
 
 
-def test_a_violation_shows_raw_and_capped_throttle_time() -> None:
+def test_a_throttle_in_one_line() -> None:
     assert line("violation") == (
         "throttle alice/etl producer_byte_rate O 5.2 > T 1.0 MB/s (level 1, quotas v3) W 10.4 s X 43.7 s, "
         "capped 10.4 s, until 12:00:17.8"
     )
-
-
-def test_a_name_can_not_write_a_line_of_its_own() -> None:
-    publication = violation(key=ClientKey("b\x07", "u\x1b", "c\nrelease  alice/etl"), reason=reason(**FIGURES))
-    assert line_of(written_row(publication), 3).startswith(r"throttle u\x1b/c\nrelease  alice/etl@b\x07 producer")
-
-
-def test_a_throttle_of_a_user_names_all_its_client_ids() -> None:
-    assert line_of(written_row(violation(), client_id=None), 3).startswith("throttle alice/* producer_byte_rate ")
-
-
-def test_a_release_above_the_bound_says_how_little_is_owed() -> None:
+    assert line("extended").startswith("extend   alice/etl producer_byte_rate ")
     assert line("expired", "release", owed_ms=94, observed=1_090_000.0) == (
         "release  alice/etl producer_byte_rate O 1.1 > T 1.0 MB/s (expired, owes 94 ms)"
     )
 
 
-def test_a_violation_that_makes_a_running_throttle_longer_is_called_an_extension() -> None:
-    again = violation(throttle_time_ms=9_000)
-    assert line_of(written_row(again, cause="extended"), 3).startswith("extend   alice/etl producer_byte_rate ")
-    assert line_of(written_row(again), 3).startswith("throttle alice/etl ")
+def test_a_name_can_not_write_a_line_of_its_own() -> None:
+    publication = violation(key=ClientKey("b\x07", "u\x1b", "c\nrelease  alice/etl"), reason=Reason(**FIGURES))
+    assert line_of(written_row(publication), 3).startswith(r"throttle u\x1b/c\nrelease  alice/etl@b\x07 producer")
 
 
-def test_a_line_of_a_job_ends_with_the_command_that_tells_more() -> None:
-    record = written_row(violation(decision_id="0123456789abcdef", reason=reason(**FIGURES)))
-    explain = command_text("throttles", "explain", "01234567")
-    assert line_with_command(record, 3) == f"{line_of(record, 3)} · {explain}"
+def test_a_throttle_of_a_user_names_all_its_client_ids_and_who_tells_more() -> None:
+    record = written_row(violation(decision_id="0123456789abcdef"), client_id=None)
+    told = line_with_command(record, 3)
+    assert told.startswith("throttle alice/* producer_byte_rate ")
+    assert told.endswith(f" · {command_text('throttles', 'explain', '01234567')}")
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,16 @@
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.errors import NotFound, UsageError
 from pipeline.replay.request import ReplayRequest, Timeline, live_timeline
 from pipeline.replay.usage_batches import HeldSpans, HeldTimes, Outcome, ReplayResult, Source, recorded_outcomes
 from pipeline.replay.what_if import (
-    METRICS,
     ClientComparison,
     FailCondition,
-    Totals,
     compare,
     failures,
     run,
@@ -100,18 +95,8 @@ def test_the_live_quotas_over_the_exact_batches_come_to_what_was_decided(job: Ke
     decided = recorded_outcomes(wanted)
     assert windows(live) == {client: outcome.windows for client, outcome in decided.items() if outcome.windows}
     assert windows(live) != {}
-    assert live.evaluations == len(
-        set(DeltaTable(table_uri(job.root, "usage")).to_pyarrow_table()["batch_id"].to_pylist())
-    )
-
-
-def test_the_quotas_that_held_all_along_change_nothing_as_a_candidate(job: KeptJob) -> None:
-    timelines = live_timeline(job.quota_table, job.quotas, 0), always(job.quotas.at(2))
-    live, candidate = replayed(request(job, "usage", *timelines, until_ms=job.clock.wall_ms - 151_000))
-    totals = totals_of(compare(live, live, candidate, {}))
-    assert totals.throttled > 0
-    assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
-    assert (totals.throttle_seconds_change, totals.bytes_deferred_change) == (0, 0)
+    usage = DeltaTable(table_uri(job.root, "usage")).to_pyarrow_table()
+    assert live.evaluations == len(usage["batch_id"].unique())
 
 
 def test_an_edit_in_mid_way_is_seen_by_the_live_replay_alone(job: KeptJob) -> None:
@@ -156,15 +141,12 @@ def test_what_nobody_used_is_nothing_kept(job: KeptJob, since_ms: int, until_ms:
         replayed(request(job, since_ms=since_ms, until_ms=until_ms))
 
 
-def test_seconds_can_not_fill_shorter_windows(job: KeptJob) -> None:
-    with pytest.raises(UsageError, match="cannot replay sample windows of 500 ms"):
-        replayed(request(job, "usage_by_second", settings=EngineSettings(sample_window_ms=500)))
-
-
-def test_longer_windows_are_filled_by_their_seconds(job: KeptJob) -> None:
+def test_seconds_fill_longer_windows_and_no_shorter_ones(job: KeptJob) -> None:
     settings = EngineSettings(sample_window_ms=3_000)
     (found,) = replayed(request(job, "usage_by_second", always(job.quotas.at(2)), settings=settings))
     assert windows(found) != {}
+    with pytest.raises(UsageError, match="cannot replay sample windows of 500 ms"):
+        replayed(request(job, "usage_by_second", settings=EngineSettings(sample_window_ms=500)))
 
 
 @pytest.mark.parametrize(("at_ms", "version"), [(0, 1), (99, 1), (100, 1), (199, 1), (200, 2), (10**9, 2)])
@@ -173,23 +155,8 @@ def test_the_quotas_of_an_instant_are_the_newest_before_it(at_ms: int, version: 
     assert Timeline((100, 200), snapshots).at(at_ms).version == version
 
 
-@pytest.mark.parametrize(
-    ("used", "left"),
-    [((), [1, 2, 3, 5]), ((3,), [3, 5]), ((2, 3), [2, 3, 5]), ((4,), [3, 5]), ((1, 5), [1, 5]), ((7,), [5])],
-)
-def test_quotas_that_no_batch_was_decided_with_are_left_out(used: tuple[int, ...], left: list[int]) -> None:
-    whole = Timeline((0, 10, 20, 30), tuple(QuotaSnapshot(version, ()) for version in (1, 2, 3, 5)))
-    timeline = whole.of_versions(used)
-    assert [snapshot.version for snapshot in timeline.snapshots] == left
-    assert all(timeline.version(version) is whole.version(version) for version in used)
-
-
-# The comparison with a baseline.
-
-
 ALICE = ClientKey("", "alice", "etl")
-BOB = ClientKey("", "bob", "")
-CAROL = ClientKey("", "carol", "app")
+BOB, CAROL, DAVE, ERIN = (ClientKey("", user, "") for user in ("bob", "carol", "dave", "erin"))
 NOTHING = Outcome()
 
 
@@ -209,56 +176,22 @@ def test_a_change_is_seen_from_the_live_quotas(live: Outcome, candidate: Outcome
     assert ClientComparison(ALICE, NOTHING, NOTHING, live, candidate).change == change
 
 
-def result(**outcomes: Outcome) -> ReplayResult:
-    by_name = {"alice": ALICE, "bob": BOB, "carol": CAROL}
-    return ReplayResult({by_name[name]: outcome for name, outcome in outcomes.items()})
+LIVE = ReplayResult({ALICE: Outcome(2, 3_000, 100), BOB: Outcome(1, 1_000, 50), CAROL: NOTHING, ERIN: NOTHING})
+CANDIDATE = ReplayResult({ALICE: Outcome(5, 4_500, 130), BOB: NOTHING, CAROL: Outcome(1, 250, 1), ERIN: NOTHING})
+LINES = compare(LIVE, LIVE, CANDIDATE, {DAVE: Outcome(4, 2_000)})
+TOTALS = totals_of(LINES)
 
 
 def test_totals_add_up_and_changes_are_candidate_less_live() -> None:
-    live = result(alice=Outcome(2, 3_000, 100), bob=Outcome(1, 1_000, 50), carol=NOTHING)
-    candidate = result(alice=Outcome(5, 4_500, 130), bob=NOTHING, carol=Outcome(1, 250, 1))
-    totals = totals_of(compare(live, live, candidate, {}))
-    assert (totals.clients, totals.throttled, totals.newly_throttled, totals.no_longer_throttled) == (3, 2, 1, 1)
-    assert (totals.windows_throttled, totals.throttle_seconds, totals.throttle_seconds_change) == (6, 4.75, 0.75)
-    assert (totals.bytes_deferred, totals.bytes_deferred_change) == (131, -19)
+    assert (TOTALS.clients, TOTALS.throttled, TOTALS.newly_throttled, TOTALS.no_longer_throttled) == (5, 2, 1, 1)
+    assert (TOTALS.windows_throttled, TOTALS.throttle_seconds, TOTALS.throttle_seconds_change) == (6, 4.75, 0.75)
+    assert (TOTALS.bytes_deferred, TOTALS.bytes_deferred_change) == (131, -19)
 
 
-def test_the_largest_change_comes_first() -> None:
-    live = result(alice=Outcome(1, 100), bob=Outcome(9, 9_000), carol=NOTHING)
-    candidate = result(alice=Outcome(1, 200), bob=Outcome(9, 9_000), carol=Outcome(1, 5_000))
-    assert [line.client for line in compare(live, live, candidate, {})] == [CAROL, ALICE, BOB]
-
-
-def test_clients_nobody_throttles_are_counted_and_not_listed() -> None:
-    comparisons = compare(result(), result(alice=NOTHING, bob=NOTHING), result(alice=NOTHING, bob=Outcome(1, 1)), {})
-    document = to_document(throttled_clients(comparisons), totals_of(comparisons), {})
-    assert document["totals"]["clients"] == 2
-    assert [row["user"] for row in document["clients"]] == ["bob"]
-
-
-def test_a_client_that_only_happened_is_listed() -> None:
-    comparisons = compare(result(), result(), result(), {CAROL: Outcome(4, 2_000)})
-    assert [(line.client, line.happened.windows) for line in throttled_clients(comparisons)] == [(CAROL, 4)]
-
-
-OUTCOMES = st.builds(Outcome, st.integers(0, 9), st.integers(0, 9_999), st.integers(0, 9_999))
-RESULTS = st.builds(ReplayResult, st.dictionaries(st.sampled_from([ALICE, BOB, CAROL]), OUTCOMES))
-
-
-@given(RESULTS)
-def test_the_live_quotas_as_candidate_change_nothing(live: ReplayResult) -> None:
-    comparisons = compare(live, live, live, {})
-    totals = totals_of(comparisons)
-    assert (totals.newly_throttled, totals.no_longer_throttled) == (0, 0)
-    assert (totals.throttle_seconds_change, totals.bytes_deferred_change) == (0, 0)
-    assert {line.change for line in comparisons} <= {"same"}
-
-
-@given(RESULTS, RESULTS)
-def test_exchanging_live_and_candidate_turns_every_change_round(one: ReplayResult, other: ReplayResult) -> None:
-    there, back = (totals_of(compare(result(), *pair, {})) for pair in ((one, other), (other, one)))
-    assert there.newly_throttled == back.no_longer_throttled
-    assert there.throttle_seconds_change == -back.throttle_seconds_change
+def test_the_largest_change_comes_first_and_who_is_never_throttled_is_only_counted() -> None:
+    document = to_document(throttled_clients(LINES), TOTALS, {})
+    assert [row["user"] for row in document["clients"]] == ["alice", "bob", "carol", "dave"]
+    assert document["totals"]["clients"] == 5
 
 
 ETL = Target("", "alice", "etl", None)
@@ -330,60 +263,28 @@ def test_above_five_percent_a_replay_is_off(happened_ms: int, again_ms: int, off
     assert one.is_off is is_off
 
 
-TOTALS = Totals(
-    clients=10,
-    throttled=4,
-    newly_throttled=3,
-    no_longer_throttled=1,
-    windows_throttled=40,
-    throttle_seconds=12.5,
-    throttle_seconds_change=-2.5,
-    bytes_deferred=7_000,
-    bytes_deferred_change=500,
-)
-
-
 @pytest.mark.parametrize(
     ("text", "fails"),
     [
-        ("newly_throttled>2", True),
-        ("newly_throttled>3", False),
-        ("newly_throttled >= 3", True),
-        ("newly_throttled<3", False),
-        ("newly_throttled<=3", True),
-        ("newly_throttled==3", True),
-        ("newly_throttled!=3", False),
-        (" throttle_seconds > 12.4 ", True),
-        ("throttle_seconds_change<-2", True),
+        ("newly_throttled>0", True),
+        ("newly_throttled>1", False),
+        ("newly_throttled >= 1", True),
+        ("newly_throttled<1", False),
+        ("newly_throttled<=1", True),
+        ("newly_throttled==1", True),
+        ("newly_throttled!=1", False),
+        (" throttle_seconds > 4.7 ", True),
+        ("bytes_deferred_change<-18", True),
         ("bytes_deferred>1e4", False),
     ],
 )
 def test_a_comparison_that_holds_fails_the_budget(text: str, fails: bool) -> None:
-    assert FailCondition.parse(text).is_met(TOTALS) is fails
+    assert bool(failures([FailCondition.parse("throttled>4"), FailCondition.parse(text)], TOTALS)) is fails
 
 
 @pytest.mark.parametrize(
-    "text", ["", "newly_throttled", "newly_throttled>", ">3", "new>3", "newly_throttled=3", "newly_throttled>three"]
+    "text", ["", "newly_throttled", "newly_throttled>", ">3", "new>3", "clients=3", "clients>three"]
 )
 def test_anything_else_is_refused_with_the_metrics_there_are(text: str) -> None:
     with pytest.raises(UsageError, match="metrics are clients, throttled, newly_throttled"):
         FailCondition.parse(text)
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_every_total_can_be_asked_for(metric: str) -> None:
-    budget = FailCondition.parse(f"{metric}>99999")
-    assert not budget.is_met(TOTALS)
-    assert budget.is_met(replace(TOTALS, **{metric: 100_000}))
-
-
-def test_only_what_failed_is_told_with_its_value() -> None:
-    budgets = [
-        FailCondition.parse("newly_throttled>2"),
-        FailCondition.parse("throttled>4"),
-        FailCondition.parse("throttle_seconds>1"),
-    ]
-    assert failures(budgets, TOTALS) == [
-        "newly_throttled>2: newly_throttled is 3",
-        "throttle_seconds>1: throttle_seconds is 12.5",
-    ]

@@ -43,6 +43,13 @@ LAGS_MS: Final = (200, 500)
 MOST_RECORDS_PER_MINUTE: Final = 45
 PAGE: Final = Path(__file__).parents[3] / "docs" / "measured.md"
 MARKS: Final = ("<!-- closed loop: begin -->", "<!-- closed loop: end -->")
+# Producers are cut at 1 s, consumers at the window. A throttle is looked at `LEAD_MS` before its end.
+_SETTINGS: Final = Settings(
+    job="simulated",
+    engine=EngineSettings(producer_byte_rate_cap=1000, consumer_byte_rate_cap="window"),
+    stream=StreamSettings(trigger_ms=TRIGGER_MS),
+    purgatory=PurgatorySettings(client_lag_ms=LEAD_MS - TRIGGER_MS, min_renew_lead_ms=LEAD_MS),
+)
 _TYPE_OF: Final = {"1 s": "producer_byte_rate", "window": "consumer_byte_rate"}
 
 
@@ -116,16 +123,17 @@ class Offender:
 
 
 class Loop:
-    """Engine, purgatory and offenders on one clock. A throttle is looked at `lead_ms` before its end."""
+    """Engine, purgatory and offenders on one clock."""
 
-    def __init__(self, offenders: list[Offender], lead_ms: int = LEAD_MS, carry_debt: bool = True) -> None:
+    def __init__(self, offenders: list[Offender]) -> None:
         self.offenders = {offender.key: offender for offender in offenders}
         self.clock = ManualClock(START_MS)
-        settings = _settings(lead_ms, carry_debt)
-        enforcement = assemble(settings, "cluster", "simulated", HeardPublisher(self._deliver), self.clock)
+        enforcement = assemble(_SETTINGS, "cluster", "simulated", HeardPublisher(self._deliver), self.clock)
         self._decider, self._purgatory = enforcement.decider, enforcement.purgatory
         self._purgatory.take_over()
-        self._quotas = QuotaSnapshot.from_rows([_quota(offender) for offender in offenders], version=1)
+        self._quotas = QuotaSnapshot.from_rows(
+            [{**one.key._asdict(), _TYPE_OF[one.cap]: BOUND} for one in offenders], version=1
+        )
         self._on_its_way: list[tuple[int, dict[str, object]]] = []  # usage that is late, and when the job has it
 
     def run(self, hours: float) -> None:
@@ -138,7 +146,7 @@ class Loop:
             self._purgatory.violated(decided.violations, evaluation, {"simulated": batch_id})
 
     def _live_until_trigger(self) -> list[dict[str, object]]:
-        usage: dict[tuple[ClientKey, int], list[int]] = {}
+        usage: dict[tuple[ClientKey, int], list[int]] = {}  # by second: the bytes, and when the last were sent
         end_ms = self.clock.steady_ms + TRIGGER_MS
         while self.clock.steady_ms < end_ms:
             due_ms = self._purgatory.next_due_ms()
@@ -152,38 +160,22 @@ class Loop:
                     entry[1] = step_end_ms - 1
             self.clock.advance(step_end_ms - now_ms)
             self._purgatory.tick()
-        for (key, start_ms), entry in usage.items():
-            self._on_its_way.append((end_ms + self.offenders[key].late_ms, self._row(key, start_ms, *entry)))
+        for (key, start_ms), (sent, last_ms) in usage.items():
+            column = "produced_bytes" if self.offenders[key].cap == "1 s" else "fetched_bytes"
+            row = {**key._asdict(), "sample_start_ms": start_ms, "last_event_ms": last_ms, column: sent}
+            self._on_its_way.append((end_ms + self.offenders[key].late_ms, row))
         arrived = [row for due_ms, row in self._on_its_way if due_ms <= end_ms]
         self._on_its_way = [one for one in self._on_its_way if one[0] > end_ms]
         return arrived
-
-    def _row(self, key: ClientKey, start_ms: int, sent: int, last_ms: int) -> dict[str, object]:
-        column = "produced_bytes" if self.offenders[key].cap == "1 s" else "fetched_bytes"
-        return {**key._asdict(), "sample_start_ms": start_ms, "last_event_ms": last_ms, column: sent}
 
     def _deliver(self, publications: Publications, at_ms: Ints) -> None:
         for record in publications.written(0, at_ms).to_pylist():
             self.offenders[ClientKey.of(record)].hears(record, self.clock.steady_ms)
 
 
-def _settings(lead_ms: int, carry_debt: bool) -> Settings:
-    """Producers are cut at 1 s, consumers at the window. A look comes `lead_ms` ahead, at least a trigger."""
-    return Settings(
-        job="simulated",
-        engine=EngineSettings(producer_byte_rate_cap=1000, consumer_byte_rate_cap="window", carry_debt=carry_debt),
-        stream=StreamSettings(trigger_ms=TRIGGER_MS),
-        purgatory=PurgatorySettings(client_lag_ms=max(lead_ms - TRIGGER_MS, 0), min_renew_lead_ms=lead_ms),
-    )
-
-
-def _quota(offender: Offender) -> dict[str, object]:
-    return {"user": offender.key.user, "client_id": offender.key.client_id, _TYPE_OF[offender.cap]: BOUND}
-
-
-def offenders(lags_ms: tuple[int, ...] = LAGS_MS) -> list[Offender]:
+def offenders() -> list[Offender]:
     """One offender for each overload, lag and cap."""
-    return [Offender(overload, lag_ms, cap) for cap in CAPS for lag_ms in lags_ms for overload in OVERLOADS]
+    return [Offender(overload, lag_ms, cap) for cap in CAPS for lag_ms in LAGS_MS for overload in OVERLOADS]
 
 
 def table_of(loop: Loop) -> str:

@@ -14,63 +14,39 @@ from quota.usage import EntityNames
 from schemas.names import ClientKey
 from schemas.throttle_record import Action, Cause, Target, ThrottleRecord
 
+ALICE = ClientKey("", "alice", "etl")
+BOB = ClientKey("", "bob", "")
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why a client must wait: the columns of `Claims`, with the names of the sensor."""
 
-    quota_type: str
-    sensor_user: str
-    sensor_client_id: str
-    observed: float
-    bound: float | None
-    window_ms: int
-    tokens: float | None
-    owed_ms: int
-    level: int | None
+    quota_type: str = "producer_byte_rate"
+    sensor_user: str = "alice"
+    sensor_client_id: str = "etl"
+    observed: float = 2_000.0
+    bound: float | None = 1_000.0
+    window_ms: int = 10_000
+    tokens: float | None = -500.0
+    owed_ms: int = 0
+    level: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
     """A record that is about to be written."""
 
-    key: ClientKey | Target
-    action: Action
-    cause: Cause
-    throttle_time_ms: int
-    reason: Reason
-    decision_id: str
-
-
-ALICE = ClientKey("", "alice", "etl")
-BOB = ClientKey("", "bob", "")
-
-
-def reason(**overrides: Any) -> Reason:
-    figures: dict[str, Any] = {
-        "quota_type": "producer_byte_rate",
-        "sensor_user": "alice",
-        "sensor_client_id": "etl",
-        "observed": 2_000.0,
-        "bound": 1_000.0,
-        "window_ms": 10_000,
-        "tokens": -500.0,
-        "owed_ms": 0,
-        "level": 1,
-    }
-    return Reason(**{**figures, **overrides})
+    key: ClientKey | Target = ALICE
+    throttle_time_ms: int = 1_000
+    action: Action = "throttle"
+    cause: Cause = "violation"
+    reason: Reason = Reason()
+    decision_id: str = "first"
 
 
 def violation(key: ClientKey | Target = ALICE, throttle_time_ms: int = 1_000, **overrides: Any) -> Publication:
-    return Publication(
-        key=key,
-        action="throttle",
-        cause="violation",
-        throttle_time_ms=throttle_time_ms,
-        reason=overrides.pop("reason", reason()),
-        decision_id=overrides.pop("decision_id", "first"),
-        **overrides,
-    )
+    return Publication(key, throttle_time_ms, **overrides)
 
 
 def claims(*some: Reason) -> Claims:
@@ -121,8 +97,8 @@ def asked(*some: Publication) -> Asked:
 
 
 def due(end_ms: int = 10_000, due_ms: int | None = None) -> Throttles:
-    """One running throttle; its figures are those of `reason()`."""
-    one = claims(reason())
+    """One running throttle; its figures are those of `Reason()`."""
+    one = claims(Reason())
     times = np.array([end_ms]), np.array([end_ms - 300 if due_ms is None else due_ms])
     none = np.zeros(1, np.int64)
     return Throttles(np.full(1, None, np.object_), one.quota_type, one.bound, one.level, none, none, *times)

@@ -1,7 +1,6 @@
 """Engine, purgatory and publisher on a hand-set clock, with the outbox and the topic in memory."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -11,11 +10,11 @@ from pipeline.throttle.assembly import assemble
 from pipeline.throttle.publisher import Publisher
 from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
-from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.fakes.outbox import MemoryOutbox
 from tests.fakes.topic import MemoryTopic, TopicBroker
+from tests.quota.factories import table, usage_row
 
 LEAD_MS = 300
 CAP_MS = 1_000
@@ -25,14 +24,6 @@ SETTINGS = Settings(
     engine=EngineSettings(producer_byte_rate_cap=CAP_MS, consumer_byte_rate_cap=CAP_MS, request_percentage_cap=CAP_MS),
     stream=StreamSettings(trigger_ms=50),
     purgatory=PurgatorySettings(client_lag_ms=0, min_renew_lead_ms=LEAD_MS),
-)
-
-USAGE = pa.schema(
-    [
-        *((name, pa.string()) for name in ClientKey._fields),
-        *((name, pa.int64()) for name in ("sample_start_ms", "last_event_ms", "produced_bytes", "fetched_bytes")),
-        *((name, pa.int64()) for name in ("io_time_ns", "network_time_ns")),
-    ]
 )
 
 
@@ -64,25 +55,18 @@ class HandLoop:
 
     def batch(self, **produced_bytes: int) -> int:
         """One micro-batch in which users (as keywords, client-id "c") produced bytes now; the records it led to."""
-        now_ms = self.clock.steady_ms
-        rows = [
-            {
-                "broker_id": "",
-                "user": user,
-                "client_id": "c",
-                "sample_start_ms": now_ms // 1_000 * 1_000,
-                "last_event_ms": now_ms,
-                "produced_bytes": amount,
-            }
-            for user, amount in produced_bytes.items()
-        ]
-        return self.record(rows)
+        return self.record(*(self.row(user, "c", amount) for user, amount in produced_bytes.items()))
 
-    def record(self, rows: Sequence[Mapping[str, object]]) -> int:
+    def row(self, user: str, client_id: str, produced_bytes: int, **columns: Any) -> dict[str, object]:
+        """A row of usage of now."""
+        columns |= {"user": user, "client_id": client_id, "produced_bytes": produced_bytes}
+        return usage_row(self.clock.steady_ms, **columns)
+
+    def record(self, *rows: dict[str, object]) -> int:
         """One micro-batch with these rows of usage; the records it led to."""
         self.batch_id += 1
         evaluation = Evaluation("query", self.batch_id, self.clock.steady_ms, self.quotas.version)
-        usage = pa.Table.from_pylist([*map(dict, rows)], USAGE)
+        usage = table(rows)
         self.batches.append((usage, evaluation))
         decided = self.decider.decide(self.quotas, usage, evaluation, self.clock.now())
         self.decisions = decided.decisions
