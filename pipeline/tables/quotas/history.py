@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from pipeline.errors import NotFound, TableMissing
 from pipeline.tables.quotas.edit import FORGIVEN, LABELS
-from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState, joined
+from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
 from quota.entity import QUOTA_TYPES, Owners, label
 from quota.units import bound_text
 
@@ -70,7 +70,14 @@ def differences(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str
 
 def changes_between(before: QuotaTableState, after: QuotaTableState) -> list[QuotaDifference]:
     """List every difference between two versions, also what was forgiven. What has expired is no difference."""
-    return differences(before.stored_rows, joined(after.rows, {**before.forgiven, **after.forgiven}))
+    known = {(row["user"], row["client_id"]) for row in after.rows} | before.forgiven.keys()
+    forgiven = [
+        QuotaDifference("alter" if entity in known else "add", *entity, FORGIVEN, before.forgiven.get(entity), until_ms)
+        for entity, until_ms in after.forgiven.items()
+        if until_ms != before.forgiven.get(entity)
+    ]
+    found = [*differences(before.rows, after.rows), *forgiven]
+    return sorted(found, key=lambda one: (one.user, one.client_id))
 
 
 def entity_texts(changes: Iterable[QuotaDifference]) -> list[str]:

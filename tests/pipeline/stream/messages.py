@@ -54,16 +54,14 @@ def twice(fields: str) -> bytes:
     return message()[:-1] + f",{fields}}}".encode()
 
 
-def fetched(
-    values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS, partition: int = PARTITION
-) -> pa.Table:
+def fetched(values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS) -> pa.Table:
     """The messages as the reader takes them: the message at offset n is values[n].
 
     The append time is one for all messages, or one for each.
     """
     count = len(values)
     times_ms = [appended_at_ms] * count if isinstance(appended_at_ms, int) else appended_at_ms
-    columns = (values, [partition] * count, range(count), times_ms)
+    columns = (values, [PARTITION] * count, range(count), times_ms)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, MESSAGE_SCHEMA.types, strict=True)]
     return pa.table(arrays, schema=MESSAGE_SCHEMA)
 
@@ -75,18 +73,18 @@ def read(
     return read_usage(fetched(values, appended_at_ms), rules)
 
 
-def raw_frame(
-    spark: SparkSession, values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS
-) -> DataFrame:
-    """The messages of `fetched` as the source hands them over."""
-    return spark.createDataFrame(records(values, appended_at_ms))
-
-
 def records(values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS) -> pa.Table:
     """The messages of `fetched` as Spark has them."""
     table = fetched(values, appended_at_ms)
     timestamps = pc.multiply(table["appended_at_ms"], 1000).cast(pa.timestamp("us", "UTC"))
     return table.drop_columns(["appended_at_ms"]).append_column("timestamp", timestamps)
+
+
+def raw_frame(
+    spark: SparkSession, values: Sequence[bytes | None], appended_at_ms: int | Sequence[int] = APPENDED_AT_MS
+) -> DataFrame:
+    """The messages of `fetched` as the source hands them over."""
+    return spark.createDataFrame(records(values, appended_at_ms))
 
 
 def dead(batch: CollectedBatch) -> list[tuple[int, int | None, str]]:

@@ -3,17 +3,17 @@
 import json
 import logging
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from pipeline.errors import Refused, UsageError
+from pipeline.errors import Refused
 from pipeline.stream.checkpoint import (
     Checkpoint,
     CheckpointFiles,
     OffsetLog,
     Span,
-    gaps,
     refuse_gaps,
     starting_offsets,
 )
@@ -37,41 +37,42 @@ def write_checkpoint(folder: Path, planned: int, committed: int) -> Checkpoint:
     return found
 
 
-@pytest.mark.parametrize(
-    ("planned", "committed", "recorded", "newest_query_id"),
-    [(-1, -1, None, None), (0, -1, None, None), (0, -1, None, "other"), (3, 3, 3, "q"), (4, 3, 3, "q"), (4, 3, 4, "q")],
-)
-def test_a_checkpoint_that_fits(
-    tmp_path: Path, planned: int, committed: int, recorded: int | None, newest_query_id: str | None
-) -> None:
-    write_checkpoint(tmp_path, planned, committed).check({"q": recorded}.get, newest_query_id)
+def write_source(folder: Path, source: str, begin: dict[str, int]) -> None:
+    """Write where the query began, as Spark does once it has asked the brokers."""
+    (folder / "sources" / source).mkdir(parents=True)
+    (folder / "sources" / source / "0").write_text(f"\0v1\n{json.dumps({'usage': begin})}")
+
+
+FOREIGN = "belongs to a query that has not written them"
 
 
 @pytest.mark.parametrize(
     ("planned", "committed", "recorded", "newest_query_id", "complaint"),
     [
-        (0, 0, None, None, "belongs to a query that has not written them"),
-        (5, 4, None, "other", "belongs to a query that has not written them"),
+        (-1, -1, None, None, None),
+        (0, -1, None, None, None),
+        (0, -1, None, "other", None),
+        (3, 3, 3, "q", None),
+        (4, 3, 3, "q", None),
+        (4, 3, 4, "q", None),
+        (0, 0, None, None, FOREIGN),
+        (5, 4, None, "other", FOREIGN),
         (5, 5, 5, "other", "belongs to an earlier query"),
         (4, 4, 5, "q", "it ends at batch 4, the tables at 5"),
         (5, 5, 4, "q", "it has committed batch 5, the tables end at 4"),
     ],
 )
-def test_a_checkpoint_of_another_job_or_day_is_refused_with_the_way_out(
-    tmp_path: Path, planned: int, committed: int, recorded: int | None, newest_query_id: str | None, complaint: str
+def test_a_checkpoint_of_another_job_or_day_is_refused(
+    tmp_path: Path, planned: int, committed: int, recorded: int | None, newest_query_id: str, complaint: str | None
 ) -> None:
+    checkpoint = write_checkpoint(tmp_path, planned, committed)
+    if complaint is None:
+        checkpoint.check({"q": recorded}.get, newest_query_id)
+        return
     with pytest.raises(Refused, match=complaint) as refused:
-        write_checkpoint(tmp_path, planned, committed).check({"q": recorded}.get, newest_query_id)
+        checkpoint.check({"q": recorded}.get, newest_query_id)
     assert "delete this one" in refused.value.fix
     assert refused.value.exit_code == 5
-
-
-@pytest.mark.parametrize(("planned", "committed", "offset"), [(2, 2, 30), (3, 2, 30), (0, -1, None)])
-def test_the_next_batch_begins_where_the_last_committed_one_ended(
-    tmp_path: Path, planned: int, committed: int, offset: int | None
-) -> None:
-    wanted = {} if offset is None else {"usage": {"0": offset}}
-    assert write_checkpoint(tmp_path, planned, committed).next_offsets() == wanted
 
 
 @pytest.mark.parametrize(
@@ -89,8 +90,7 @@ def test_a_query_without_a_whole_batch_is_known_by_where_it_began(
 ) -> None:
     checkpoint = write_checkpoint(tmp_path, planned=0, committed=committed)
     if source is not None:
-        (tmp_path / "sources" / source).mkdir(parents=True)
-        (tmp_path / "sources" / source / "0").write_text(f"\0v1\n{json.dumps({'usage': begin})}")
+        write_source(tmp_path, source, begin)
     assert checkpoint.begins_at_first("usage", {"0": Span(3, 9), "1": Span(0, 5)}) is is_first
 
 
@@ -114,18 +114,13 @@ def test_a_checkpoint_is_read_whole(files: CheckpointFiles, folder: Path) -> Non
     assert checkpoint is not None
     assert (checkpoint.query_id, checkpoint.planned, checkpoint.committed) == ("q", 11, 10)
     assert checkpoint.next_offsets() == {"usage": {"0": 110}}
-    with pytest.raises(Refused, match="belongs to a query that has not written them"):
-        checkpoint.check(lambda _: None, None)
     offsets = OffsetLog(files).range_of(11)
     assert (offsets.message_count, offsets.end) == (10, '{"usage": {"0": 120}}')
 
 
-def test_a_checkpoint_that_a_power_loss_has_cut_is_refused_with_the_way_on(
-    files: CheckpointFiles, folder: Path
-) -> None:
+def test_a_checkpoint_that_was_cut_is_refused_with_the_way_on(files: CheckpointFiles, folder: Path) -> None:
     write_checkpoint(folder, planned=11, committed=10)
-    (folder / "sources" / "usage").mkdir(parents=True)
-    (folder / "sources" / "usage" / "0").write_text('\0v1\n{"usage":{"0":0}}')
+    write_source(folder, "usage", {"0": 0})
     assert Checkpoint.read(files) is not None
     for name in ("metadata", "offsets/11", "offsets/10", "commits/10", "sources/usage/0"):
         file = folder / name
@@ -138,22 +133,13 @@ def test_a_checkpoint_that_a_power_loss_has_cut_is_refused_with_the_way_on(
         file.write_text(whole)
 
 
-def test_an_empty_folder_and_a_missing_one_are_no_checkpoint(files: CheckpointFiles, folder: Path) -> None:
+def test_an_empty_or_missing_folder_is_no_checkpoint(files: CheckpointFiles, folder: Path) -> None:
     assert Checkpoint.read(files) is None
-    folder.rmdir()
+    (folder / "metadata").write_text("日本語", encoding="utf-8")
+    assert (files.text("metadata"), files.text("offsets/0")) == ("日本語", None)
+    shutil.rmtree(folder)
     assert Checkpoint.read(files) is None
     assert files.names("offsets") == []
-
-
-def test_a_text_that_is_not_ascii_comes_through(files: CheckpointFiles, folder: Path) -> None:
-    (folder / "metadata").write_text("日本語", encoding="utf-8")
-    assert files.text("metadata") == "日本語"
-    assert files.text("offsets/0") is None
-
-
-def test_a_checkpoint_with_an_unknown_scheme_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"'stream.checkpoint' hdfs://namenode/checkpoint has a scheme that is not"):
-        CheckpointFiles("hdfs://namenode/checkpoint")
 
 
 SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
@@ -162,35 +148,31 @@ SPANS = {"0": Span(10, 20), "1": Span(0, 5)}
 @pytest.mark.parametrize(
     ("wanted", "missing"),
     [
-        ({"0": 10, "1": 0}, []),
-        ({"0": 20, "1": 5}, []),
-        ({"0": 9}, ["partition 0: offsets 9 to 9 are deleted"]),
-        ({"0": 21}, ["partition 0 ends at 20, before 21: it was deleted and created again"]),
-        ({"2": 0}, ["partition 2 is gone"]),
-        ({}, []),
+        ({"0": 10, "1": 0}, None),
+        ({"0": 20, "1": 5}, None),
+        ({"0": 9}, "partition 0: offsets 9 to 9 are deleted"),
+        ({"0": 21}, "partition 0 ends at 20, before 21: it was deleted and created again"),
+        ({"2": 0}, "partition 2 is gone"),
+        ({}, None),
     ],
 )
-def test_gaps_are_named_by_partition(wanted: dict[str, int], missing: list[str]) -> None:
-    assert gaps(wanted, SPANS) == missing
-
-
-def test_a_gap_behind_a_checkpoint_is_refused_with_the_way_out() -> None:
-    refuse_gaps("usage", "/ck", {"0": 10}, SPANS)
-    with pytest.raises(Refused, match=r"offsets 3 to 9 are deleted.*delete the checkpoint /ck") as refused:
-        refuse_gaps("usage", "/ck", {"0": 3}, SPANS)
+def test_a_gap_behind_a_checkpoint_is_refused(wanted: dict[str, int], missing: str | None) -> None:
+    if missing is None:
+        refuse_gaps("usage", "/ck", wanted, SPANS)
+        return
+    with pytest.raises(Refused, match=rf"{missing}.*delete the checkpoint /ck") as refused:
+        refuse_gaps("usage", "/ck", wanted, SPANS)
     assert refused.value.exit_code == 5
 
 
 @pytest.mark.parametrize(
     ("sizes", "most", "messages"),
     [
-        ([], 500_000, 320_000),
         ([], 320_001, 320_000),
         ([], 319_999, 319_999),
         ([200, 600], 500_000, 160_000),
         ([200, 200, 1_000_000], 500_000, 320_000),
         ([0], 50_000, 50_000),
-        ([64_000_000], 50_000, 1),
         ([64_000_001], 50_000, 1),
     ],
 )
@@ -221,6 +203,5 @@ def test_the_size_of_a_first_batch_is_known_once_the_query_has_begun(tmp_path: P
     write_checkpoint(tmp_path, planned=0, committed=-1)
     offsets = OffsetLog(CheckpointFiles(str(tmp_path)))
     assert offsets.range_of(0).message_count is None
-    (tmp_path / "sources" / source).mkdir(parents=True)
-    (tmp_path / "sources" / source / "0").write_text('\0v1\n{"usage":{"0":4}}')
+    write_source(tmp_path, source, {"0": 4})
     assert (offsets.range_of(0).message_count, offsets.range_of(0).start) == (6, "")

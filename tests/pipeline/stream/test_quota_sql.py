@@ -18,14 +18,10 @@ from pipeline.errors import Conflict
 from pipeline.jvm.jars import fetch
 from pipeline.settings.model import Settings, SparkSettings, TablesSettings
 from pipeline.stream import quota_sql
-from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from tests.pipeline.cli.running import kquota
+from tests.pipeline.tables.factories import AUDIT, bound, quota_table
 from tests.pipeline.tables.quotas.test_source import GOOD, write_past_us
 from tests.touched_tables import add_columns
-
-AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 
 # The statements of a session, in one process to start one JVM: each answer or refusal as a line of JSON.
 SESSION = """
@@ -48,11 +44,17 @@ for statement in sys.argv[2:]:
 @pytest.fixture
 def table(tmp_path: Path) -> QuotaTable:
     fetch()
-    root = str(tmp_path / "tables")
-    create_missing(root, [TABLES["quotas"]])
-    table = QuotaTable(root)
-    table.alter([QuotaChange(user, "", {"producer_byte_rate": 1.0}) for user in ("alice", "bob", "carol")], AUDIT)
+    table = quota_table(tmp_path / "tables")
+    table.alter([bound(user, 1.0) for user in ("alice", "bob", "carol")], AUDIT)
     return table
+
+
+def root_of(table: QuotaTable) -> str:
+    return str(Path(table.uri).parent)
+
+
+def rates(table: QuotaTable) -> dict[str, float]:
+    return {row["user"]: row["producer_byte_rate"] for row in table.read().rows}
 
 
 @pytest.mark.spark
@@ -71,7 +73,7 @@ def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: Q
         "UPDATE quotas SET": "PARSE_SYNTAX_ERROR",
     }
     ran = subprocess.run(
-        [sys.executable, "-c", SESSION, str(Path(table.uri).parent), *statements],
+        [sys.executable, "-c", SESSION, root_of(table), *statements],
         capture_output=True,
         text=True,
         check=True,
@@ -88,80 +90,58 @@ def test_statements_land_with_their_reason_or_leave_the_table_as_it_was(table: Q
             assert wanted in answer[1]
             assert "\n" not in answer[1]
     assert [line for line in ran.stderr.splitlines() if "incubator modules" not in line] == []
-    newest = table.read()
-    assert {row["user"]: row["producer_byte_rate"] for row in newest.rows} == {"alice": 2e6, "bob": 1.0, "carol": 1.0}
-    assert newest.version == version + 1, "a query and what was refused left no version"
+    assert rates(table) == {"alice": 2e6, "bob": 1.0, "carol": 1.0}
+    assert table.read().version == version + 1, "a query and what was refused left no version"
     assert table.history(1)[0].audit == EditAudit("carol", "ops1", "0.1.0", "month end")
     assert table.columns_of_others() == ["team", "seen", "contact"]
     assert [path.name for path in tmp_path.iterdir()] == ["tables"], "Spark leaves nothing in the working folder"
 
 
 @pytest.fixture
-def spark_does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets what a statement does with the copy at an address, and what happens while Spark starts; no JVM starts."""
+def run(table: QuotaTable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[dict[str, Any]]]:
+    """Runs a statement that deletes these rows, and answers how many are left; no JVM starts.
 
-    def use(run: Callable[[str], list[dict[str, Any]]], while_it_starts: Callable[[], object] = lambda: None) -> None:
+    `meanwhile` is called while Spark starts, and `during` while the statement runs.
+    """
+
+    def run_sql(
+        deleted: str, meanwhile: Callable[[], object] = lambda: None, during: Callable[[], object] = lambda: None
+    ) -> list[dict[str, Any]]:
         @contextmanager
         def session(_: SparkSettings, folder: str) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
-            while_it_starts()
-            yield lambda _: run(f"{folder}/quotas")
+            def answer(_: str) -> list[dict[str, Any]]:
+                during()
+                copy = DeltaTable(f"{folder}/quotas")
+                if deleted:
+                    copy.delete(deleted)
+                return [{"left": copy.count()}]
+
+            meanwhile()
+            yield answer
 
         monkeypatch.setattr(quota_sql, "_session", session)
+        settings = Settings(tables=TablesSettings(root=root_of(table)))
+        return quota_sql.run_sql(settings, "a statement", AUDIT)
 
-    return use
-
-
-def without_alice(copy: str) -> list[dict[str, Any]]:
-    DeltaTable(copy).delete("user = 'alice'")
-    return []
+    return run_sql
 
 
-def test_a_statement_is_refused_if_another_edit_came_first(table: QuotaTable, spark_does: Callable[..., None]) -> None:
-    def run(copy: str) -> list[dict[str, Any]]:
-        table.alter([QuotaChange("bob", "", {"producer_byte_rate": 2.0})], AUDIT)
-        return without_alice(copy)
-
-    spark_does(run)
+def test_a_statement_is_refused_if_another_edit_came_first(table: QuotaTable, run: Callable[..., object]) -> None:
     with pytest.raises(Conflict, match=r"another edit came first \(version 3\). Fix: repeat the command") as refusal:
-        quota_sql.run_sql(settings_of(table), "DELETE FROM quotas WHERE user = 'alice'", AUDIT)
+        run("user = 'alice'", during=lambda: table.alter([bound("bob", 2.0)], AUDIT))
     assert refusal.value.exit_code == 4
-    assert [row["user"] for row in table.read().rows] == ["alice", "bob", "carol"]
+    assert rates(table) == {"alice": 1.0, "bob": 2.0, "carol": 1.0}
 
 
-def test_an_edit_while_spark_starts_is_in_the_rows_that_a_statement_sees(
-    table: QuotaTable, spark_does: Callable[..., None]
-) -> None:
-    edit = QuotaChange("bob", "", {"producer_byte_rate": 2.0})
-    spark_does(without_alice, while_it_starts=lambda: table.alter([edit], AUDIT))
-    quota_sql.run_sql(settings_of(table), "DELETE FROM quotas WHERE user = 'alice'", AUDIT)
-    assert {row["user"]: row["producer_byte_rate"] for row in table.read().rows} == {"bob": 2.0, "carol": 1.0}
+def test_a_statement_sees_an_edit_made_while_spark_starts(table: QuotaTable, run: Callable[..., object]) -> None:
+    run("user = 'alice'", meanwhile=lambda: table.alter([bound("bob", 2.0)], AUDIT))
+    assert rates(table) == {"bob": 2.0, "carol": 1.0}
 
 
 def test_a_table_with_an_invalid_row_can_be_asked_and_mended(
-    table: QuotaTable, spark_does: Callable[..., None]
+    table: QuotaTable, run: Callable[..., list[dict[str, Any]]]
 ) -> None:
     write_past_us(table, {**GOOD, "producer_byte_rate": 0.0})
-    spark_does(lambda _: [{"count(1)": 4}])
-    assert quota_sql.run_sql(settings_of(table), "SELECT count(*) FROM quotas", AUDIT) == [{"count(1)": 4}]
-
-    def run(copy: str) -> list[dict[str, Any]]:
-        DeltaTable(copy).delete("producer_byte_rate = 0")
-        return []
-
-    spark_does(run)
-    quota_sql.run_sql(settings_of(table), "DELETE FROM quotas WHERE producer_byte_rate = 0", AUDIT)
-    assert 0.0 not in [row["producer_byte_rate"] for row in table.read().rows]
-
-
-def settings_of(table: QuotaTable) -> Settings:
-    return Settings(tables=TablesSettings(root=str(Path(table.uri).parent)))
-
-
-def test_the_command_prints_the_rows_and_names_columns_of_others(
-    table: QuotaTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add_columns(table.uri)
-    monkeypatch.setattr(quota_sql, "run_sql", lambda *_: [{"team": "red"}])
-    told = kquota("quotas", "sql", "SELECT team FROM quotas", "--tables", str(Path(table.uri).parent))
-    assert (told.exit_code, "red" in told.stdout) == (0, True)
-    assert "kept as they are: team, seen, contact\n" in told.stderr
+    assert run("") == [{"left": 4}]
+    run("producer_byte_rate = 0")
+    assert rates(table) == {"alice": 1.0, "bob": 1.0, "carol": 1.0}

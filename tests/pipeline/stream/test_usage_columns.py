@@ -1,4 +1,4 @@
-"""Usage as columns: parts of a batch merged, event times after a limit, and which dead letters are kept."""
+"""Usage as columns: parts merged, event times after a limit, dead letters that are kept, client-ids beyond a limit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,30 +7,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.stream.usage_columns import (
-    DEAD_LETTER_SCHEMA,
     LARGEST_SUM,
     MORE_REFUSED,
+    MOST_NEW_NAMES,
     USAGE_SCHEMA,
     CollectedBatch,
     DeadLetter,
     EventsAhead,
+    NewNames,
     Refused,
     causes_of,
     fold_clients,
     letter_rows,
     letters_of_elements,
     limit_event_times,
-    merge_batches,
     merge_usage,
 )
-from tests.pipeline.stream.messages import array, counts, event, message, read, usage
+from quota.snapshot import QuotaSnapshot
+from tests.pipeline.stream.messages import array, event, read
 
 
-def row(**columns: int | None) -> dict[str, object]:
+def row(**columns: int | str | None) -> dict[str, object]:
     keys = {"sample_start_ms": 1, "broker_id": "", "user": "a", "client_id": ""}
     return dict.fromkeys(USAGE_SCHEMA.names) | keys | columns
 
@@ -43,73 +42,46 @@ def test_a_merged_sum_is_null_only_if_it_is_null_in_every_row_and_stops_at_the_l
     assert merge_usage(tables).to_pylist() == [row(produced_bytes=LARGEST_SUM, io_time_ns=0, last_event_ms=5)]
 
 
-def test_parts_merged_are_the_batch_read_at_once() -> None:
-    values = [message(), array(event(), 7), None, b"no JSON", message(user="bob")]
-    parts = [read(value) for value in values]
-    whole = read(*values)
-    assert (usage(merge_batches(parts)), counts(merge_batches(parts))) == (usage(whole), counts(whole))
-
-
 WINDOW_MS = 1_000
 LIMIT_MS = 10_500
 
 
-def timed_row(last_ms: int, user: str = "u", produced_bytes: int | None = 1, events: int = 1, clamped: int = 0) -> Any:
-    return {
-        **dict.fromkeys(USAGE_SCHEMA.names),
-        "sample_start_ms": last_ms - last_ms % WINDOW_MS,
-        "broker_id": "1",
-        "user": user,
-        "client_id": "c",
-        "produced_bytes": produced_bytes,
-        "request_count": events,
-        "event_count": events,
-        "clamped_count": clamped,
-        "last_event_ms": last_ms,
-    }
-
-
 def batch_of(*rows: Any) -> CollectedBatch:
-    usage = pa.Table.from_pylist(list(rows), USAGE_SCHEMA)
-    return CollectedBatch(
-        usage=usage,
-        dead_letters=DEAD_LETTER_SCHEMA.empty_table(),
-        good_count=pc.sum(usage["event_count"]).as_py() or 0,
-        clamped_count=pc.sum(usage["clamped_count"]).as_py() or 0,
-        ignored_count=0,
-        dead_count=0,
-        newest_event_ms=pc.max(usage["last_event_ms"]).as_py(),
-    )
-
-
-@pytest.mark.parametrize("rows", [[], [timed_row(LIMIT_MS)], [timed_row(0), timed_row(LIMIT_MS - 1, clamped=1)]])
-def test_a_batch_without_events_after_the_limit_is_left_as_it_is(rows: list[Any]) -> None:
-    batch = batch_of(*rows)
-    assert limit_event_times(batch, LIMIT_MS, WINDOW_MS) == (batch, None)
+    """A batch with these rows of usage: user, newest event, events, clamped events."""
+    keys = {"broker_id": "1", "client_id": "c"}
+    names = ("user", "last_event_ms", "event_count", "clamped_count")
+    table = [
+        row(**keys, **dict(zip(names, one, strict=True)), sample_start_ms=one[1] // WINDOW_MS * WINDOW_MS)
+        for one in rows
+    ]
+    usage = pa.Table.from_pylist(table, USAGE_SCHEMA)
+    good, clamped = (pc.sum(usage[name]).as_py() for name in names[2:])
+    newest_ms = pc.max(usage["last_event_ms"]).as_py()
+    return CollectedBatch(usage=usage, good_count=good, clamped_count=clamped, newest_event_ms=newest_ms)
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        #  last, events, clamped      start, last, clamped
-        ((LIMIT_MS + 1, 3, 0), (10_000, LIMIT_MS, 1)),
-        ((LIMIT_MS + 1, 3, 2), (10_000, LIMIT_MS, 2)),
-        ((10_999, 3, 0), (10_000, LIMIT_MS, 1)),
-        ((11_000, 3, 0), (10_000, LIMIT_MS, 3)),
-        ((11_000, 3, 2), (10_000, LIMIT_MS, 3)),
-        ((2**62, 3, 3), (10_000, LIMIT_MS, 3)),
-        ((2**63 - 1, 1, 0), (10_000, LIMIT_MS, 1)),
+        #  last, events, clamped: clamped
+        ((LIMIT_MS + 1, 3, 0), 1),
+        ((LIMIT_MS + 1, 3, 2), 2),
+        ((10_999, 3, 0), 1),
+        ((11_000, 3, 0), 3),
+        ((11_000, 3, 2), 3),
+        ((2**62, 3, 3), 3),
+        ((2**63 - 1, 1, 0), 1),
     ],
 )
-def test_a_row_after_the_limit_is_set_back_to_it(before: tuple[int, int, int], after: tuple[int, int, int]) -> None:
+def test_a_row_after_the_limit_is_set_back_to_it(before: tuple[int, int, int], after: int) -> None:
     last_ms, events, clamped = before
-    batch = batch_of(timed_row(last_ms, events=events, clamped=clamped), timed_row(LIMIT_MS, user="other"))
+    batch = batch_of(("u", last_ms, events, clamped), ("other", LIMIT_MS, 1, 0))
     limited, ahead = limit_event_times(batch, LIMIT_MS, WINDOW_MS)
     (changed,) = limited.usage.filter(pc.field("user") == "u").to_pylist()
-    assert (changed["sample_start_ms"], changed["last_event_ms"], changed["clamped_count"]) == after
-    assert (limited.clamped_count, limited.newest_event_ms) == (after[2], LIMIT_MS)
+    assert (changed["sample_start_ms"], changed["last_event_ms"], changed["clamped_count"]) == (10_000, LIMIT_MS, after)
+    assert (limited.clamped_count, limited.newest_event_ms) == (after, LIMIT_MS)
     assert (limited.good_count, changed["event_count"]) == (events + 1, events)
-    assert ahead == EventsAhead(after[2], last_ms - LIMIT_MS, "1", "u", "c")
+    assert ahead == EventsAhead(after, last_ms - LIMIT_MS, "1", "u", "c")
 
 
 def test_the_usage_of_folded_clients_is_summed_as_that_of_one() -> None:
@@ -123,65 +95,23 @@ def test_the_usage_of_folded_clients_is_summed_as_that_of_one() -> None:
     assert fold_clients(batch, np.zeros(len(names), np.bool_)) is batch
 
 
-def test_rows_that_fall_into_one_window_are_summed_and_a_sum_stops_at_the_largest() -> None:
-    rows = [timed_row(10_000 + 1_000 * number, produced_bytes=LARGEST_SUM) for number in range(2_000)]
-    limited, _ = limit_event_times(
-        batch_of(*rows, timed_row(10_001, user="n", produced_bytes=None)), LIMIT_MS, WINDOW_MS
-    )
-    by_user = {one["user"]: one for one in limited.usage.to_pylist()}
-    assert limited.usage.num_rows == 2
-    assert (by_user["u"]["produced_bytes"], by_user["u"]["event_count"]) == (LARGEST_SUM, 2_000)
-    assert by_user["n"]["produced_bytes"] is None
-    assert limited.usage.schema == USAGE_SCHEMA
-
-
-events = st.lists(
-    st.builds(
-        timed_row,
-        last_ms=st.integers(8_000, 13_000) | st.sampled_from([LIMIT_MS - 1, LIMIT_MS, LIMIT_MS + 1, 11_000, 2**62]),
-        user=st.sampled_from("ab"),
-        produced_bytes=st.none() | st.integers(0, 9),
-    )
-)
-
-
-@given(events)
-def test_the_sums_are_those_of_events_sent_at_the_limit(sent: list[Any]) -> None:
-    in_time = [timed_row(min(one["last_event_ms"], LIMIT_MS), one["user"], one["produced_bytes"]) for one in sent]
-    collected = batch_of() if not sent else batch_of(*merge_usage([batch_of(*sent).usage]).to_pylist())
-    limited, ahead = limit_event_times(collected, LIMIT_MS, WINDOW_MS)
-    wanted = merge_usage([batch_of(*in_time).usage])
-    order = [("sample_start_ms", "ascending"), ("user", "ascending")]
-    counts = ["clamped_count"]
-    assert limited.usage.drop_columns(counts).sort_by(order).equals(wanted.drop_columns(counts).sort_by(order))
-    after = sum(one["last_event_ms"] > LIMIT_MS for one in sent)
-    in_a_later_window = sum(one["last_event_ms"] >= 11_000 for one in sent)
-    assert in_a_later_window <= limited.clamped_count <= after
-    assert (ahead is None) == (after == 0)
-    assert limited.clamped_count == (pc.sum(limited.usage["clamped_count"]).as_py() or 0)
-
-
 NO_OBJECT = "element must be a JSON object"
 MESSAGES = pa.table({"appended_at_ms": [7, 8], "partition": [0, 1], "offset": [2**40, 5]})
 
 
 @pytest.mark.parametrize(
-    ("elements", "wanted"),
-    [
-        ((4, 6), [(4, ""), (6, "")]),
-        ((4, 6, 7), [(4, ""), (6, ""), (7, "")]),
-        ((4, 6, 7, 9), [(4, ""), (6, ""), (7, "; 1 more refused elements, up to element 9")]),
-        (range(1_000), [(0, ""), (1, ""), (2, "; 997 more refused elements, up to element 999")]),
-    ],
-    ids=["fewer", "as many", "one more", "far more"],
+    ("elements", "more"),
+    [([4, 6], ""), ([4, 6, 7], ""), ([4, 6, 7, 9], "; 1 more refused elements, up to element 9")],
 )
-def test_the_last_dead_letter_that_is_kept_says_how_many_more_there_were(elements: Any, wanted: Any) -> None:
+def test_the_last_dead_letter_says_how_many_more_there_were(elements: list[int], more: str) -> None:
     def values_of(indexes: Sequence[int]) -> list[bytes]:
         assert len(indexes) <= 3
         return [str(index).encode() for index in indexes]
 
-    letters = letters_of_elements(8, [Refused(index, NO_OBJECT) for index in elements], 3, values_of)
-    assert letters == [DeadLetter(8, index, NO_OBJECT + more, str(index).encode()) for index, more in wanted]
+    *letters, last = letters_of_elements(8, [Refused(index, NO_OBJECT) for index in elements], 3, values_of)
+    kept = elements[:3]
+    assert letters == [DeadLetter(8, index, NO_OBJECT, str(index).encode()) for index in kept[:-1]]
+    assert last == DeadLetter(8, kept[-1], NO_OBJECT + more, str(kept[-1]).encode())
 
 
 def test_refused_elements_are_counted_by_cause_and_those_without_a_row_apart() -> None:
@@ -189,3 +119,53 @@ def test_refused_elements_are_counted_by_cause_and_those_without_a_row_apart() -
     rows = letter_rows(MESSAGES, [DeadLetter(0, None, cause, b"") for cause in causes])
     assert causes_of(rows, 7) == {NO_OBJECT: 2, "junk": 1, MORE_REFUSED: 4}
     assert causes_of(rows, 3) == {NO_OBJECT: 2, "junk": 1}
+
+
+# The client-ids of a user beyond the limit of new ones in an hour.
+
+
+NO_QUOTAS = QuotaSnapshot(0, ())
+HOUR_MS = 3_600_000
+
+
+def clients(user: str, *client_ids: str) -> pa.Table:
+    rows = [{"user": user, "client_id": name} for name in client_ids]
+    return pa.Table.from_pylist(rows, pa.schema([("user", pa.string()), ("client_id", pa.string())]))
+
+
+def made_up(first: int, count: int) -> list[str]:
+    return [f"id-{number}" for number in range(first, first + count)]
+
+
+def too_many(names: NewNames, user: str, client_ids: list[str], now_ms: int = 0) -> list[str]:
+    folded = names.too_many(clients(user, *client_ids), NO_QUOTAS, now_ms)
+    return [client_id for client_id, is_folded in zip(client_ids, folded, strict=True) if is_folded]
+
+
+@pytest.mark.parametrize(
+    ("count", "beyond"),
+    [(0, 0), (MOST_NEW_NAMES - 1, 0), (MOST_NEW_NAMES, 0), (MOST_NEW_NAMES + 1, 1), (2 * MOST_NEW_NAMES, 1_000)],
+)
+def test_what_is_beyond_the_limit_is_the_last_that_came(count: int, beyond: int) -> None:
+    names = made_up(0, count)
+    assert too_many(NewNames(), "alice", names) == names[count - beyond :]
+
+
+def test_a_name_that_was_seen_stays_until_it_was_not_seen_in_the_hour_before() -> None:
+    names = NewNames()
+    assert too_many(names, "alice", made_up(0, MOST_NEW_NAMES)) == []
+    assert too_many(names, "alice", ["id-0", "late", "id-999", "late"], HOUR_MS - 1) == ["late", "late"]
+    assert too_many(names, "bob", ["late"]) == [], "a user does not take another one's names"
+    assert too_many(names, "alice", ["id-0", *made_up(5_000, MOST_NEW_NAMES)], HOUR_MS) == []
+    assert too_many(names, "alice", ["id-0", "id-1"], HOUR_MS) == [], "seen in the hour before"
+    assert too_many(names, "alice", made_up(5_000, MOST_NEW_NAMES), 2 * HOUR_MS) == []
+    assert too_many(names, "alice", ["id-0", "id-1"], 3 * HOUR_MS) == []
+    assert too_many(names, "alice", made_up(9_000, MOST_NEW_NAMES), 3 * HOUR_MS) == ["id-9998", "id-9999"]
+
+
+@pytest.mark.parametrize("user", ["alice", "<default>", ""])
+def test_a_name_with_a_row_of_its_own_is_never_beyond(user: str) -> None:
+    rows = [{"user": user, "client_id": "etl", "producer_byte_rate": 1.0}]
+    names, quotas = NewNames(), QuotaSnapshot.from_rows(rows, version=1)
+    folded = names.too_many(clients("alice", *made_up(0, MOST_NEW_NAMES + 1), "etl"), quotas, 0)
+    assert folded.tolist() == [False] * MOST_NEW_NAMES + [True, False]

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -18,30 +18,28 @@ MOST_LEVELS = 100
 LARGEST_SUM = 2**53
 
 _BLANKS = re.compile(rb"[ \t\n\r]*")
-_NUMBER = re.compile(rb"(-?(?:0|[1-9][0-9]*))(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_STRING = re.compile(rb'"((?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
+_TOKEN = re.compile(
+    rb'(?P<opening>[\[{])|(?P<word>true|false|null)|"(?P<text>(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"'
+    rb"|(?P<integer>-?(?:0|[1-9][0-9]*))(?P<rest>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)"
+)
 _ESCAPE = re.compile(rb"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _SHORT = {b"b": "\b", b"f": "\f", b"n": "\n", b"r": "\r", b"t": "\t"}
-_WORDS = ((b"true", True), (b"false", False), (b"null", None))
+_WORDS = {b"true": True, b"false": False, b"null": None}
 
 
 class NotJson(Exception):
     """The message is not JSON, or too deep."""
 
 
-@dataclass(frozen=True)
-class Element:
-    """An element of an array, or the one object of a message.
+class Element(NamedTuple):
+    """An element of an array, or the one value of a message: its place, its bytes, and the event that it is.
 
-    Attributes:
-        index: Its place in the array; None for an object.
-        value: Parsed: dict, list, str, int, float, bool or None.
-        written: Its bytes.
+    The event is None if it is none, but for its age.
     """
 
     index: int | None
-    value: Any
     written: bytes
+    event: UsageEvent | None
 
 
 @dataclass
@@ -55,78 +53,49 @@ class Expected:
     ignored_count: int = 0
 
 
-@dataclass(frozen=True)
-class Dated:
-    """A usage event and the time at which it counts."""
-
-    event: UsageEvent
-    time_ms: int
-
-    @property
-    def is_clamped(self) -> bool:
-        return self.time_ms < self.event.event_time_ms
+def judged(values: Sequence[bytes | None]) -> list[list[Element]]:
+    """The elements of messages. One that is no JSON, or neither object nor array, is its own and only element."""
+    return [[] if value is None else _elements_of(value) for value in values]
 
 
-Judged = Sequence[tuple[Element, UsageEvent | None]]
-"""The elements of a message, each with the event that it is; None if it is none, but for its age."""
+def _elements_of(message: bytes) -> list[Element]:
+    parser = _Parser(message)
+    try:
+        parsed = parser.parse()
+    except NotJson:
+        return [Element(None, message, None)]
+    if not isinstance(parsed, list):
+        return [Element(None, message, _event_of(parsed, message))]
+    written = [message[begin:end] for begin, end in parser.spans]
+    return [Element(index, one, _event_of(parsed[index], one)) for index, one in enumerate(written)]
 
 
-def judged(values: Sequence[bytes | None]) -> list[Judged]:
-    """Read messages. One that is no JSON, or neither object nor array, is its own and only element."""
-
-    def judge(value: bytes | None) -> Judged:
-        try:
-            elements = [] if value is None else elements_of(value)
-        except NotJson:
-            return [(Element(None, None, value or b""), None)]
-        return [(element, usage_event(element)) for element in elements]
-
-    return list(map(judge, values))
+def _event_of(value: Any, written: bytes) -> UsageEvent | None:
+    try:
+        written.decode()
+        return UsageEvent.model_validate(value)
+    except (UnicodeDecodeError, ValidationError):
+        return None
 
 
 def expected_of(
-    messages: Sequence[Judged], appended_at_ms: Sequence[int], max_event_age_ms: int, limit_ms: int = 2**63
+    messages: Sequence[Sequence[Element]], appended_at_ms: Sequence[int], max_event_age_ms: int, limit_ms: int = 2**63
 ) -> Expected:
     """What messages hold; event times after the limit count as of the limit."""
     expected = Expected()
-    groups: dict[tuple[Any, ...], list[Dated]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[tuple[UsageEvent, int]]] = defaultdict(list)
     for offset, (elements, appended_ms) in enumerate(zip(messages, appended_at_ms, strict=True)):
         expected.ignored_count += not elements
-        for element, event in elements:
+        for index, written, event in elements:
             if event is None or event.event_time_ms < appended_ms - max_event_age_ms:
-                expected.dead.append((offset, element.index, element.written))
+                expected.dead.append((offset, index, written))
                 continue
-            dated = Dated(event, min(event.event_time_ms, appended_ms, limit_ms))
+            time_ms = min(event.event_time_ms, appended_ms, limit_ms)
             expected.good_count += 1
-            expected.clamped_count += dated.is_clamped
-            start_ms = dated.time_ms - dated.time_ms % 1000
-            groups[start_ms, event.broker_id, event.user, event.client_id].append(dated)
-    expected.usage = {key: _sums(events) for key, events in groups.items()}
+            expected.clamped_count += time_ms < event.event_time_ms
+            groups[time_ms - time_ms % 1000, event.broker_id, event.user, event.client_id].append((event, time_ms))
+    expected.usage = {key: _sums(*zip(*dated, strict=True)) for key, dated in groups.items()}
     return expected
-
-
-def elements_of(message: bytes) -> list[Element]:
-    """The elements of a message, none of an empty array.
-
-    Raises:
-        NotJson: It is neither an object nor an array.
-    """
-    parsed, spans = _Parser(message).parse()
-    if isinstance(parsed, list):
-        written = [message[begin:end] for begin, end in spans]
-        return [Element(index, *one) for index, one in enumerate(zip(parsed, written, strict=True))]
-    if not isinstance(parsed, dict):
-        raise NotJson
-    return [Element(None, parsed, message)]
-
-
-def usage_event(element: Element) -> UsageEvent | None:
-    """The event that an element is; None if it is none."""
-    try:
-        element.written.decode()
-        return UsageEvent.model_validate(element.value)
-    except (UnicodeDecodeError, ValidationError):
-        return None
 
 
 class _Parser:
@@ -137,74 +106,51 @@ class _Parser:
         self.at = 0
         self.spans: list[tuple[int, int]] = []
 
-    def parse(self) -> tuple[Any, list[tuple[int, int]]]:
+    def parse(self) -> Any:
         value = self.value(1)
         self.skip_blanks()
         if self.at != len(self.message):
             raise NotJson
-        return value, self.spans
+        return value
 
     def value(self, level: int) -> Any:
         self.skip_blanks()
-        first = self.message[self.at : self.at + 1]
-        if first in {b"[", b"{"}:
-            if level > MOST_LEVELS:
-                raise NotJson
-            self.at += 1
-            return self.array(level) if first == b"[" else self.object(level)
-        if first == b'"':
-            return self.string()
-        for word, value in _WORDS:
-            if self.message.startswith(word, self.at):
-                self.at += len(word)
-                return value
-        return self.number()
-
-    def array(self, level: int) -> list[Any]:
-        values: list[Any] = []
-        if self.is_next(b"]"):
-            return values
-        while True:
-            self.skip_blanks()
-            begin = self.at
-            values.append(self.value(level + 1))
-            if level == 1:
-                self.spans.append((begin, self.at))
-            if self.is_next(b"]"):
-                return values
-            self.expect(b",")
-
-    def object(self, level: int) -> dict[str, Any]:
-        members: dict[str, Any] = {}
-        if self.is_next(b"}"):
-            return members
-        while True:
-            self.skip_blanks()
-            name = self.string()
-            self.expect(b":")
-            members[name] = self.value(level + 1)
-            if self.is_next(b"}"):
-                return members
-            self.expect(b",")
-
-    def string(self) -> str:
-        found = _STRING.match(self.message, self.at)
+        found = _TOKEN.match(self.message, self.at)
         if found is None:
             raise NotJson
         self.at = found.end()
+        if found["opening"]:
+            return self.container(found["opening"] == b"[", level)
+        if found["word"]:
+            return _WORDS[found["word"]]
+        if found["integer"]:
+            return 0.5 if found["rest"] else int(found["integer"][:1_000])
         # As UTF-16: halves of a character that are written one after the other become that character.
-        units = _ESCAPE.sub(_unescaped, found[1].decode("utf-8", "replace").encode("utf-8"))
+        units = _ESCAPE.sub(_unescaped, found["text"].decode("utf-8", "replace").encode("utf-8"))
         text = units.decode("utf-8", "surrogatepass")
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
-    def number(self) -> int | float:
-        found = _NUMBER.match(self.message, self.at)
-        if found is None:
+    def container(self, is_array: bool, level: int) -> Any:
+        if level > MOST_LEVELS:
             raise NotJson
-        self.at = found.end()
-        if found[0] != found[1]:
-            return 0.5
-        return int(found[0]) if len(found[0]) < 1_000 else int(found[0][:1_000])
+        closing, content = b"]" if is_array else b"}", list[Any]()
+        is_closed = self.is_next(closing)
+        while not is_closed:
+            self.skip_blanks()
+            begin = self.at
+            content.append(self.value(level + 1) if is_array else self.member(level))
+            if level == 1:
+                self.spans.append((begin, self.at))
+            is_closed = self.is_next(closing)
+            if not is_closed and not self.is_next(b","):
+                raise NotJson
+        return content if is_array else dict(content)
+
+    def member(self, level: int) -> tuple[str, Any]:
+        name = self.value(level + 1)
+        if not isinstance(name, str) or not self.is_next(b":"):
+            raise NotJson
+        return name, self.value(level + 1)
 
     def skip_blanks(self) -> None:
         found = _BLANKS.match(self.message, self.at)
@@ -217,10 +163,6 @@ class _Parser:
         self.at += is_next
         return is_next
 
-    def expect(self, character: bytes) -> None:
-        if not self.is_next(character):
-            raise NotJson
-
 
 def _unescaped(escape: re.Match[bytes]) -> bytes:
     written = escape[1]
@@ -229,12 +171,11 @@ def _unescaped(escape: re.Match[bytes]) -> bytes:
     return _SHORT.get(written, written.decode()).encode()
 
 
-def _sums(dated: Sequence[Dated]) -> dict[str, int | None]:
+def _sums(events: Sequence[UsageEvent], times_ms: Sequence[int]) -> dict[str, int | None]:
     def total(values: list[int | None]) -> int | None:
         known = [value for value in values if value is not None]
         return min(sum(known), LARGEST_SUM) if known else None
 
-    events = [one.event for one in dated]
     exempt = [e for e in events if e.throttle_exempt]
     charged = [e for e in events if not e.throttle_exempt]
     return {
@@ -246,6 +187,6 @@ def _sums(dated: Sequence[Dated]) -> dict[str, int | None]:
         "request_count": total([e.request_count for e in events]),
         "broker_throttle_ms": total([e.broker_throttle_ms for e in events]),
         "event_count": len(events),
-        "clamped_count": sum(one.is_clamped for one in dated),
-        "last_event_ms": max(one.time_ms for one in dated),
+        "clamped_count": sum(time_ms < e.event_time_ms for e, time_ms in zip(events, times_ms, strict=True)),
+        "last_event_ms": max(times_ms),
     }

@@ -3,26 +3,24 @@
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
 from pipeline.tables.delta_rs import DeltaRsWriter
-from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.layout import create_missing
 from pipeline.tables.port import TableUnwritable
-from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.upkeep import clean
-from tests.pipeline.tables.test_delta_rs import dead_letters
+from tests.pipeline.tables.factories import AUDIT, bound, dead_letters, job_writer, new_table, quota_table
 from tests.soak.small_disk import small_disk
 
-AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
 PAGE_BYTES = 4096
 PAGES = (0, 1, 2, 4, 9)
 """An edit needs two, a checkpoint up to six."""
-WITH_CHECKPOINT = 19
+INTERVAL = 5
+"""Every so many commits have a checkpoint."""
 FULL = r"cannot be written: .*No space left on device .* Fix: nothing was written; see .* df -h /"
 
 
@@ -39,9 +37,10 @@ def free_pages(disk: Path, pages: int) -> Iterator[None]:
     """Leave so much space on the disk until the end of the block."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
-        with suppress(OSError):
-            while True:
-                file.write(bytes(PAGE_BYTES))
+        for chunk_bytes in (1 << 20, PAGE_BYTES):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(chunk_bytes))
         file.truncate(max(file.tell() - pages * PAGE_BYTES, 0))
     try:
         yield
@@ -49,61 +48,55 @@ def free_pages(disk: Path, pages: int) -> Iterator[None]:
         ballast.unlink()
 
 
-def failure_of(write: Callable[[], object]) -> TableUnwritable | None:
-    try:
-        write()
-    except TableUnwritable as exc:
-        return exc
-    return None
-
-
 def edit(table: QuotaTable) -> None:
-    table.alter([QuotaChange("alice", "", {"producer_byte_rate": 1.0 + table.read().version})], AUDIT)
+    table.alter([bound("alice", 1.0 + table.read().version)], AUDIT)
 
 
-def test_an_edit_on_a_full_disk_is_stored_or_told_to_have_failed_at_every_place(disk: Path) -> None:
-    create_missing(str(disk), [TABLES["quotas"]])
-    table = QuotaTable(str(disk))
-    has_failed = []
-    for pages, version in [(pages, version) for version in (5, WITH_CHECKPOINT - 1) for pages in PAGES]:
-        while table.read().version % 20 != version:
-            edit(table)
-        before = table.read()
+def edits(disk: Path) -> tuple[str, Callable[[], object], Callable[[], int]]:
+    """The table of quotas, an edit of it, and the bound that the last edit has set: one above the version before it."""
+    table = quota_table(disk)
+    return table.uri, lambda: edit(table), lambda: int(sum(row["producer_byte_rate"] for row in table.read().rows))
+
+
+def appends(disk: Path) -> tuple[str, Callable[[], object], Callable[[], int]]:
+    """A table of the job, an append to it, and its number of rows, which is that of the recorded version."""
+    job = job_writer(disk, "dead_letters")
+
+    def rows() -> int:
+        count: int = job.read(["offset"]).num_rows
+        assert job.recorded_version("q") == (count - 1 if count else None)
+        return count
+
+    return job.uri, lambda: job.append(dead_letters(), {"q": rows()}, {}), rows
+
+
+@pytest.mark.parametrize("kind", [edits, appends])
+def test_a_write_to_a_full_disk_is_stored_or_told_to_have_failed(
+    kind: Callable[[Path], tuple[str, Callable[[], object], Callable[[], int]]], disk: Path
+) -> None:
+    uri, write, stored = kind(disk)
+    DeltaTable(uri).alter.set_table_properties({"delta.checkpointInterval": f"{INTERVAL}"})
+    has_failed = set[bool]()
+    for pages, version in [(pages, version) for version in (1, INTERVAL - 2) for pages in PAGES]:
+        while DeltaTable(uri).version() % INTERVAL != version:
+            write()
+        before, before_version, failure = stored(), DeltaTable(uri).version(), None
         with free_pages(disk, pages):
-            failure = failure_of(lambda: edit(table))
-        assert table.read().version == before.version + (failure is None)
-        assert (table.read().rows == before.rows) == (failure is not None)
+            try:
+                write()
+            except TableUnwritable as exc:
+                failure = exc
+        assert DeltaTable(uri).version() == before_version + (failure is None)
+        assert (stored() == before) == (failure is not None)
         assert failure is None or "No space left on device" in failure.message
-        has_failed.append(failure is not None)
-    assert {*has_failed} == {False, True}
-    edit(table)
-
-
-def test_an_append_on_a_full_disk_is_stored_or_told_to_have_failed_at_every_place(disk: Path) -> None:
-    create_missing(str(disk), [TABLES["dead_letters"]])
-    uri = str(disk / "dead_letters")
-    # The quota table's interval, so that the disk can be small.
-    DeltaTable(uri).alter.set_table_properties({"delta.checkpointInterval": "20"})
-    job = DeltaRsWriter(uri, "job")
-    job.raise_epoch(1)
-    has_failed, stored = [], 0
-    for pages, version in [(pages, version) for version in (5, WITH_CHECKPOINT - 1) for pages in PAGES]:
-        while DeltaTable(uri).version() % 20 != version:
-            stored += job.append(dead_letters(), {"q": stored}, {})
-        with free_pages(disk, pages):
-            failure = failure_of(partial(job.append, dead_letters(), {"q": stored}, {}))
-        stored += failure is None
-        assert (job.recorded_version("q"), job.read(["offset"]).num_rows) == (stored - 1, stored)
-        has_failed.append(failure is not None)
-    assert {*has_failed} == {False, True}
+        has_failed.add(failure is not None)
+    assert has_failed == {False, True}
+    write()
 
 
 def test_what_else_writes_to_a_table_tells_a_full_disk_and_can_be_repeated(disk: Path) -> None:
-    create_missing(str(disk / "old"), [TABLES["quotas"]])
-    table = QuotaTable(str(disk / "old"))
+    table, job_uri = quota_table(disk / "old"), new_table(disk / "old", "dead_letters")
     edit(table)
-    job_uri = str(disk / "old" / "dead_letters")
-    create_missing(str(disk / "old"), [TABLES["dead_letters"]])
     writes: list[Callable[[], object]] = [
         lambda: create_missing(str(disk / "new")),
         lambda: table.set_mode("shadow", AUDIT),

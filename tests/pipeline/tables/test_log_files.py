@@ -13,17 +13,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import PipelineError, TableMissing
-from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.log_files import is_cut
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableUnreadable
 from pipeline.tables.queries import read_table
-from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.upkeep import clean
-from tests.pipeline.tables.test_delta_rs import dead_letters
-
-AUDIT = EditAudit(actor="carol", host="ops1", tool_version="0.1.0", reason="")
+from tests.pipeline.tables.factories import AUDIT, dead_letters, edit_up_to, new_table, quota_table
 
 LEFT: dict[str, Callable[[bytes], bytes]] = {
     "nothing": lambda _: b"",
@@ -38,18 +34,12 @@ LEFT: dict[str, Callable[[bytes], bytes]] = {
 @pytest.fixture
 def table(tmp_path: Path) -> QuotaTable:
     """Version 2 is the first edit; each edit sets the bound to its version."""
-    create_missing(str(tmp_path / "the tables"), [TABLES["quotas"]])
-    table = QuotaTable(str(tmp_path / "the tables"))
+    table = quota_table(tmp_path / "the tables")
     edit_up_to(table, 4)
     return table
 
 
-def edit_up_to(table: QuotaTable, version: int) -> None:
-    while (newest := table.read().version) < version:
-        assert table.alter([QuotaChange("alice", "", {"producer_byte_rate": newest + 1.0})], AUDIT) == newest + 1
-
-
-def bound(table: QuotaTable, version: int | None = None) -> float:
+def bound_at(table: QuotaTable, version: int | None = None) -> float:
     (row,) = table.read(version).rows
     return float(row["producer_byte_rate"])
 
@@ -62,8 +52,19 @@ def commit(table: QuotaTable, version: int) -> Path:
     return in_log(table, f"{version:020}.json")
 
 
+def checkpoint(table: QuotaTable, version: int) -> Path:
+    return in_log(table, f"{version:020}.checkpoint.parquet")
+
+
 def data_files(table: QuotaTable) -> list[Path]:
     return [Path(unquote(uri)) for uri in DeltaTable(table.uri).file_uris()]
+
+
+def cut(file: Path, left: str) -> None:
+    if left == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(LEFT[left](file.read_bytes()))
 
 
 def run_fix(error: PipelineError) -> None:
@@ -80,17 +81,19 @@ def refused(table: QuotaTable) -> TableUnreadable:
     return caught.value
 
 
-@pytest.mark.parametrize("left", LEFT.values(), ids=LEFT)
-def test_a_commit_that_a_power_loss_has_cut_is_refused_and_the_fix_goes_back_before_it(
-    left: Callable[[bytes], bytes], table: QuotaTable
-) -> None:
-    commit(table, 4).write_bytes(left(commit(table, 4).read_bytes()))
+@pytest.mark.parametrize(
+    ("what", "left"),
+    [*(("commit", left) for left in LEFT), *(("data", one) for one in ("zeros", "half a line", "gone"))],
+)
+def test_the_fix_goes_back_before_a_file_that_was_cut(what: str, left: str, table: QuotaTable) -> None:
+    file = commit(table, 4) if what == "commit" else data_files(table)[0]
+    cut(file, left)
     error = refused(table)
-    assert f"{4:020}.json is " in error.message
+    assert f"{file.name} is " in error.message
     run_fix(error)
-    assert (table.read().version, bound(table)) == (3, 3.0)
+    assert (table.read().version, bound_at(table)) == (3, 3.0)
     edit_up_to(table, 5)
-    assert bound(table) == 5.0
+    assert bound_at(table) == 5.0
 
 
 @pytest.mark.parametrize("later", [1, 9])
@@ -98,62 +101,44 @@ def test_commits_after_a_cut_one_go_with_it_also_those_of_spark(later: int, tabl
     edit_up_to(table, 4 + later)
     for name in (f".{4 + later:020}.json.crc", f"{4 + later:020}.crc", "_last_checkpoint"):
         in_log(table, name).write_text("{}")
-    commit(table, 4).write_bytes(b"")
+    cut(commit(table, 4), "nothing")
     error = refused(table)
     assert f"back to version 3 ({later} later commits go with it): " in error.fix
     run_fix(error)
-    assert (table.read().version, bound(table)) == (3, 3.0)
+    assert (table.read().version, bound_at(table)) == (3, 3.0)
     assert sorted(path.name[:20] for path in in_log(table, "").iterdir()) == [f"{one:020}" for one in range(4)]
     kept = Path(table.uri, "_taken_back")
     assert len([path for path in kept.iterdir() if path.suffix == ".json"]) == later + 1
 
 
-def test_a_table_that_was_cut_while_it_was_created_is_created_anew(table: QuotaTable) -> None:
-    commit(table, 0).write_bytes(b"")
-    run_fix(refused(table))
-    assert table.read().rows == ()
-    assert commit(table, 0).exists()
+@pytest.fixture
+def long_table(table: QuotaTable) -> QuotaTable:
+    """With a checkpoint of version 19."""
+    edit_up_to(table, 21)
+    return table
 
 
-def test_an_older_version_whose_commit_is_cut_is_no_longer_kept(table: QuotaTable) -> None:
-    edit_up_to(table, 25)
-    commit(table, 10).write_bytes(b"")
-    assert bound(table) == 25.0
-    assert bound(table, 9) == 9.0
+def test_an_older_version_whose_commit_is_cut_is_no_longer_kept(long_table: QuotaTable) -> None:
+    cut(commit(long_table, 10), "nothing")
+    assert (bound_at(long_table), bound_at(long_table, 9)) == (21.0, 9.0)
     for version in (10, 12):
         with pytest.raises(TableMissing, match=f"no version {version} .* is no longer kept"):
-            table.read(version)
+            long_table.read(version)
 
 
-@pytest.mark.parametrize("left", ["nothing", "zeros", "half a line"])
-@pytest.mark.parametrize("is_log_cleaned", [False, True])
-def test_a_cut_checkpoint_loses_nothing_while_the_commits_before_it_are_kept(
-    is_log_cleaned: bool, left: str, table: QuotaTable
+@pytest.mark.parametrize(("left", "is_log_cleaned"), [("nothing", False), ("zeros", True), ("half a line", False)])
+def test_a_cut_checkpoint_loses_nothing_while_commits_are_kept(
+    is_log_cleaned: bool, left: str, long_table: QuotaTable
 ) -> None:
-    edit_up_to(table, 25)
-    checkpoint = in_log(table, f"{19:020}.checkpoint.parquet")
-    checkpoint.write_bytes(LEFT[left](checkpoint.read_bytes()))
+    cut(checkpoint(long_table, 19), left)
     if is_log_cleaned:
         for version in range(19):
-            commit(table, version).unlink()
-    error = refused(table)
+            commit(long_table, version).unlink()
+    error = refused(long_table)
     assert "its checkpoint of version 19 is empty or cut" in error.message
     assert ("nothing is lost" in error.fix) == (not is_log_cleaned)
     run_fix(error)
-    assert [row["producer_byte_rate"] for row in table.read().rows] == ([] if is_log_cleaned else [25.0])
-
-
-@pytest.mark.parametrize("left", ["nothing", "zeros", "half a line", "gone"])
-def test_a_cut_data_file_is_named_and_the_fix_goes_back_before_it(left: str, table: QuotaTable) -> None:
-    (file,) = data_files(table)
-    if left == "gone":
-        file.unlink()
-    else:
-        file.write_bytes(LEFT[left](file.read_bytes()))
-    error = refused(table)
-    assert f"its data file {file.name} is " in error.message
-    run_fix(error)
-    assert (table.read().version, bound(table)) == (3, 3.0)
+    assert [row["producer_byte_rate"] for row in long_table.read().rows] == ([] if is_log_cleaned else [21.0])
 
 
 def test_a_commit_that_needs_no_action_is_whole(tmp_path: Path) -> None:
@@ -176,33 +161,32 @@ def test_a_commit_that_needs_no_action_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """What the disk was asked to confirm, in order."""
-    found: list[Path] = []
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int]]:
+    """What the disk was asked to confirm, in order, each with the number of commits in its folder by then."""
+    found: list[tuple[Path, int]] = []
     fsync = os.fsync
 
     def noted(descriptor: int) -> None:
-        found.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        found.append((path, len([*path.parent.glob("*.json")])))
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
     return found
 
 
-def test_an_edit_returns_when_the_disk_has_all_that_its_version_is_read_from(
-    table: QuotaTable, synced: list[Path]
-) -> None:
+def test_an_edit_returns_when_the_disk_has_its_version(table: QuotaTable, synced: list[tuple[Path, int]]) -> None:
     edit_up_to(table, 5)
     needed = {*data_files(table), *(commit(table, version) for version in range(6))}
-    assert needed <= {*synced}
-    assert {commit(table, 5).parent, Path(table.uri), Path(table.uri).parent} <= {*synced}
+    needed |= {commit(table, 5).parent, Path(table.uri), Path(table.uri).parent}
+    assert needed <= {path for path, _ in synced}
     synced.clear()
     table.set_mode("shadow", AUDIT)
-    assert commit(table, 6) in synced
+    assert commit(table, 6) in {path for path, _ in synced}
     edit_up_to(table, 18)
     synced.clear()
     edit_up_to(table, 19)
-    assert {in_log(table, f"{19:020}.checkpoint.parquet"), in_log(table, "_last_checkpoint")} <= {*synced}
+    assert {checkpoint(table, 19), in_log(table, "_last_checkpoint")} <= {path for path, _ in synced}
 
 
 def test_an_edit_that_the_disk_does_not_confirm_is_told(table: QuotaTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,33 +196,21 @@ def test_an_edit_that_the_disk_does_not_confirm_is_told(table: QuotaTable, monke
         raise failure
 
     monkeypatch.setattr(os, "fsync", fail)
-    edit_up_to(table, 4)
+    edit_up_to(table, 5)
     failure = OSError(errno.EIO, "Input/output error")
     with pytest.raises(PipelineError, match=r"may be lost with a power loss: .*Input/output error.* Fix: see the disk"):
-        edit_up_to(table, 5)
+        edit_up_to(table, 6)
 
 
-def test_the_log_is_cleaned_when_the_disk_has_the_checkpoint_that_stands_for_it(
-    tmp_path: Path, synced: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_missing(str(tmp_path), [TABLES["dead_letters"]])
-    uri = str(tmp_path / "dead_letters")
-    log = Path(uri, "_delta_log")
+def test_the_log_is_cleaned_when_the_disk_has_a_checkpoint(tmp_path: Path, synced: list[tuple[Path, int]]) -> None:
+    uri = new_table(tmp_path, "dead_letters")
     for _ in range(3):
         write_deltalake(uri, dead_letters(), mode="append")
-    old = sorted(log.glob("*.json"))
+    old = sorted(Path(uri, "_delta_log").glob("*.json"))
     for path in old:
         os.utime(path, (0, 0))
-    kept_when_synced: list[int] = []
-    fsync = os.fsync
-
-    def noted(descriptor: int) -> None:
-        fsync(descriptor)
-        if synced[-1].name.endswith(".checkpoint.parquet"):
-            kept_when_synced.append(len([path for path in old if path.exists()]))
-
-    monkeypatch.setattr(os, "fsync", noted)
+    synced.clear()
     clean(uri)
-    assert kept_when_synced == [len(old)]
+    assert [kept for path, kept in synced if path.name.endswith(".checkpoint.parquet")] == [len(old)]
     assert len([path for path in old if path.exists()]) < len(old)
     assert read_table(uri).num_rows == 3
