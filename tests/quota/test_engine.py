@@ -229,15 +229,6 @@ def test_usage_that_can_not_be_is_refused_before_anything_changes(change: dict[s
     assert owed(engine, AT_MS)["observed"] == 0.0
 
 
-@pytest.mark.parametrize("name", ["user", "broker_id", "produced_bytes", "last_event_ms"])
-def test_a_column_that_is_missing_or_of_another_type_is_named(name: str) -> None:
-    engine, usage = loaded(quota_row(producer_byte_rate=1000), scope="broker"), table([usage_row(AT_MS)])
-    with pytest.raises(InvalidUsage, match=f"column '{name}' is not in the table; its columns are"):
-        engine.record(usage.drop_columns([name]), AT_MS)
-    with pytest.raises(InvalidUsage, match=f"column '{name}' has the type"):
-        engine.record(usage.set_column(usage.column_names.index(name), name, pa.array([1.5])), AT_MS)
-
-
 def test_time_does_not_go_back() -> None:
     engine = loaded(quota_row(producer_byte_rate=1000))
     decide(engine, AT_MS)

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.broker_level import broker_level, broker_levels
+from quota.broker_level import broker_level
 from quota.broker_levels.levels import NEVER_MS, RULES, LevelState, Proposals, propose
 from quota.broker_levels.usage import BrokerView
 from quota.broker_levels.writes import Cause
-from quota.errors import InvalidArgument
 
 T = 100.0
 NOW_MS = 1_700_000_000_000
@@ -199,21 +198,3 @@ def test_the_brokers_give_the_bound_together_or_all_that_is_wanted(
     wanted = [INF if hidden else rate for rate, hidden in brokers]
     given_together = math.fsum(min(rate, found) for rate in wanted)
     assert given_together == pytest.approx(min(bound, math.fsum(wanted)), rel=1e-9)  # a few sums and one quotient
-
-
-@given(brokers=BROKERS, bound=BOUNDS, data=st.data())
-def test_equal_inputs_give_equal_levels_in_any_order_and_company(
-    brokers: list[tuple[float, bool]], bound: float, data: st.DataObject
-) -> None:
-    mixed = data.draw(st.permutations(brokers))
-    rows = np.array([[rate for rate, _ in row] for row in (brokers, mixed, brokers)])
-    hidden = np.array([[throttles for _, throttles in row] for row in (brokers, mixed, brokers)])
-    found = broker_levels(rows, hidden, np.array([bound, bound, bound]))
-    assert len(set(found.tolist())) == 1
-    assert found[0] == level(rows[0].tolist(), bound, hidden[0].tolist())
-
-
-@pytest.mark.parametrize(("demand", "bound"), [([-1.0, 2.0], 5.0), ([math.nan], 5.0), ([1.0], -5.0), ([1.0], INF)])
-def test_what_is_no_rate_is_refused(demand: list[float], bound: float) -> None:
-    with pytest.raises(InvalidArgument):
-        level(demand, bound)

@@ -108,12 +108,6 @@ def test_a_throttle_is_begun_by_a_batch_renewed_and_released_when_its_debt_is_pa
     assert shortest_ms <= story.throttle_ms <= longest_ms
 
 
-def test_quiet_hours_between_events_take_no_time() -> None:
-    _, told = simulate([event(at_ms, produced_bytes=15_000) for at_ms in (0, 86_400_000)])
-    assert [at_ms for at_ms, _, cause in told if cause == "violation"] == [500, 86_400_500]
-    assert [action for _, action, _ in told].count("release") == 2
-
-
 def test_a_shadow_quota_tells_nothing_and_is_counted() -> None:
     used = [event(at_ms, produced_bytes=amount) for at_ms, amount in ((0, 15_000), (600, 0), (30_000, 0))]
     simulation, told = simulate(used, mode="shadow")

@@ -57,9 +57,11 @@ def sequences(broker: TopicBroker) -> list[int]:
 
 def test_a_start_puts_the_id_of_its_table_into_the_marker_and_nothing_to_write_moves_nothing() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
-    publisher = started(outbox, broker)
-    assert write(publisher, batch_id=7) == 0
-    assert (outbox.versions, broker.marker, publisher.next_seq) == ({}, Marker(0, outbox.table_id), 0)
+    for before in (None, Marker(0)):
+        broker.marker = before
+        publisher = started(outbox, broker)
+        assert write(publisher, batch_id=7) == 0
+        assert (outbox.versions, broker.marker, publisher.next_seq) == ({}, Marker(0, outbox.table_id), 0)
 
 
 @pytest.mark.parametrize(("failure", "sequence"), [("late", [0, 1, 2]), ("lost", [0, 1])])
@@ -163,14 +165,6 @@ def test_a_job_that_takes_the_topic_ends_the_one_that_runs_and_it_can_be_taken_b
     assert published == [("alice", 0), *taken, ("alice", 2)]
     with pytest.raises(Conflict):
         started(laptop, broker)
-
-
-def test_a_marker_without_the_id_of_a_table_gets_it_at_the_next_start() -> None:
-    broker, outbox = TopicBroker(), MemoryOutbox()
-    write(started(outbox, broker), violation())
-    broker.marker = Marker(1)
-    started(outbox, broker)
-    assert broker.marker == Marker(1, outbox.table_id)
 
 
 def test_a_job_begins_after_the_highest_number_on_a_topic_that_does_not_say_whose_it_is() -> None:
