@@ -153,16 +153,6 @@ def test_closing_wakes_all_and_ends_the_threads_of_the_gate(setting: GateSetting
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("gate-")]
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_gate_without_a_broker_is_open_and_says_so() -> None:
-    gate = Gate.connect("127.0.0.1:1")
-    assert not gate.wait_until_caught_up(timeout_ms=50)
-    assert gate.state == "connecting"
-    with gate.acquire("alice", "etl") as passage:
-        assert not passage.was_throttled
-    gate.close(timeout_seconds=0.05)
-
-
 HELD = ["_waiting_room._lock", "_waiting_room._timer._lock", "_waiting_room._purgatory._lock"]
 
 
