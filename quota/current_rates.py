@@ -19,6 +19,8 @@ from quota.decisions import rank_in
 from quota.entity import QUOTA_TYPES, REQUEST
 from quota.rates import PERCENT_PER_NS
 from quota.usage import BLOCK_ROWS
+from schemas.arrow import arrow_schema
+from schemas.rows import RatesRow
 
 MOST_ROWS: Final = 100_000
 """The most rows of all; whole sensors are left out, those with the smallest share first."""
@@ -27,17 +29,9 @@ MOST_CLIENTS: Final = 100
 MOST_UNBOUNDED: Final = 1_000
 """The most clients without a bound that have rows, for each quota type: those that use the most."""
 
-COLUMNS: Final = pa.schema(
-    [
-        *((name, pa.string()) for name in ("broker_id", "user", "client_id", "quota_type")),
-        *((name, pa.float64()) for name in ("observed", "bound", "share", "own_rate")),
-        *((name, pa.int64()) for name in ("window_ms", "clients", "level")),
-        *((name, pa.string()) for name in ("sensor_user", "sensor_client_id", "mode")),
-        ("held_until_ms", pa.int64()),
-        ("broker_held_share", pa.float64()),
-    ]
-)
-"""Columns of `CurrentRates.rows`; `schemas.rows.RatesRow` says what they mean."""
+_OF_BATCH: Final = ("cluster", "query_id", "batch_id", "time_epoch", "as_of_ms", "as_of")
+COLUMNS: Final = pa.schema([(one.name, one.type) for one in arrow_schema(RatesRow) if one.name not in _OF_BATCH])
+"""Columns of `CurrentRates.rows`: those of `RatesRow` that are not the same in all rows."""
 
 _MEASURES: Final = (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns"))
 _COUNTED: Final = ("produced_bytes", "fetched_bytes", "request_count")

@@ -68,7 +68,7 @@ RATES_SCHEMA: Final = pa.schema(
         ("window_ms", pa.int64()),
     ]
 )
-"""Columns of `QuotaEngine.rates`."""
+"""Columns of `QuotaEngine.rates`. Those that `RatesRow` has, too, get into the table `rates` by their names."""
 
 LEVELS_SCHEMA: Final = pa.schema(
     [

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
         SchemaError,
         UnreadableRecord,
     )
-    from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, SensorStateRow
+    from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, RatesRow, SensorStateRow
     from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, ThrottleRecord
     from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
 
 __all__ = [
     "MARKER_TOPIC", "THROTTLE_TOPIC", "USAGE_TOPIC", "BatchRow", "BrokerQuotaRow", "ClientKey", "DeadLetterRow",
-    "DecisionRow", "QuotaRow", "QuotaType", "RowsDoNotFit", "SchemaError", "SensorStateRow", "ThrottleByMinuteRow",
-    "ThrottleEventRow", "ThrottleRecord", "UnreadableRecord", "UsageByMinuteRow", "UsageBySecondRow", "UsageEvent",
-    "UsageRow", "arrow_schema", "conform", "json_schema",
+    "DecisionRow", "QuotaRow", "QuotaType", "RatesRow", "RowsDoNotFit", "SchemaError", "SensorStateRow",
+    "ThrottleByMinuteRow", "ThrottleEventRow", "ThrottleRecord", "UnreadableRecord", "UsageByMinuteRow",
+    "UsageBySecondRow", "UsageEvent", "UsageRow", "arrow_schema", "conform", "json_schema",
 ]  # fmt: skip
 
 _MODULES = {
@@ -40,7 +40,7 @@ _MODULES = {
         "ClientKey", "MARKER_TOPIC", "QuotaType", "RowsDoNotFit", "SchemaError", "THROTTLE_TOPIC", "USAGE_TOPIC",
         "UnreadableRecord",
     ),
-    "rows": ("BatchRow", "BrokerQuotaRow", "DeadLetterRow", "DecisionRow", "QuotaRow", "SensorStateRow"),
+    "rows": ("BatchRow", "BrokerQuotaRow", "DeadLetterRow", "DecisionRow", "QuotaRow", "RatesRow", "SensorStateRow"),
     "throttle_record": ("ThrottleByMinuteRow", "ThrottleEventRow", "ThrottleRecord"),
     "usage": ("UsageByMinuteRow", "UsageBySecondRow", "UsageEvent", "UsageRow"),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from schemas.columns import json_schema
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
-from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, SensorStateRow
+from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, RatesRow, SensorStateRow
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, ThrottleRecord
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
 
@@ -30,6 +30,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "decisions": DecisionRow,
     "throttle_events": ThrottleEventRow,
     "sensor_state": SensorStateRow,
+    "rates": RatesRow,
     "dead_letters": DeadLetterRow,
     "broker_quotas": BrokerQuotaRow,
 }

@@ -1,4 +1,7 @@
-"""How many files a reader has to open to follow a story: counted on runs of the real classes."""
+"""How many files a reader has to open to follow a story: counted on runs of the real classes.
+
+Who needs one more first asks which of them should hold the new part; only then the number is raised.
+"""
 
 import json
 import sys

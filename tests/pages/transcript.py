@@ -199,7 +199,7 @@ def _played(
     printed = select(exchange.answer, [line.rstrip() for line in text.splitlines()])
     form = str if "exact" in block.how else shape
     is_same = [*map(form, exchange.answer)] == [*map(form, printed)]
-    told = "" if is_same else "\n".join(["the page shows:", *exchange.answer, "was printed:", *printed])
+    told = "" if is_same else "\n".join(["the page shows:", *exchange.answer, "was printed:", *printed, _FIX])
     return [*f"$ {exchange.command}".splitlines(), *printed], told
 
 
@@ -208,6 +208,7 @@ def _with(name: str, instead: str, text: str) -> str:
     return re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", lambda _: instead, text)
 
 
+_FIX: Final = "Fix: if what was printed is right, make pages RENEW=1 writes it into the page"
 LEFT_OUT: Final = "…"
 """A line of a page that stands for lines that are left out."""
 # What differs from run to run: ids, amounts, times, bars, and the widths of table columns because of them.

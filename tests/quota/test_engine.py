@@ -319,6 +319,14 @@ def test_late_usage_refills_its_bucket_to_the_end_of_each_of_its_windows() -> No
     assert owed(engine, AT_MS)["tokens"] == 11_000.0  # it used what its quota allows, however late it was reported
 
 
+def test_usage_of_a_debt_that_the_rate_sees_too_is_a_violation_and_no_debt() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000))
+    late = usage_row(AT_MS - LATE_MS, produced_bytes=200_000)
+    (decided,) = decide(engine, AT_MS, late, usage_row(AT_MS, produced_bytes=50_000))
+    assert (decided["cause"], decided["raw_throttle_time_ms"]) == ("violation", 40_000)
+    assert owed(engine, AT_MS)["owed_ms"] == decided["owed_ms"] > decided["raw_throttle_time_ms"]
+
+
 some_quotas = st.lists(
     st.tuples(
         st.sampled_from(["", DEFAULT, "a", "b"]),

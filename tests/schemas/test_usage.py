@@ -101,4 +101,5 @@ def test_an_old_message_is_read_as_ever(path: Path) -> None:
 
 
 def test_there_is_a_message_of_every_model() -> None:
-    assert {json.loads(path.read_text(encoding="utf-8"))["model"] for path in GOLDEN} == set(MODELS)
+    there = {json.loads(path.read_text(encoding="utf-8"))["model"] for path in GOLDEN}
+    assert there == set(MODELS), "add tests/schemas/golden/NAME.json: model, message, and what it is read as"

@@ -23,6 +23,7 @@ from pipeline.tables.layout import (
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import TableOfAnotherBuild, table_uri
 from schemas.arrow import arrow_schema
+from schemas.asyncapi import MODELS
 from schemas.rows import QuotaRow
 from tests.object_store import ObjectStore
 from tests.pipeline.cli.running import kquota
@@ -55,6 +56,11 @@ def test_a_table_of_an_earlier_build_is_refused_in_one_line(tmp_path: Path, name
     assert ("error", str(refused.value)) in changes_of_others(table_uri(root, name), TABLES[name])
     with pytest.raises(TableOfAnotherBuild, match=r"Fix: start over: .*demo --fresh, or make run FRESH=1"):
         make_tables(Settings(tables=TablesSettings(root=root)))
+
+
+def test_the_fields_of_every_table_are_published() -> None:
+    told = "add it to MODELS of schemas/asyncapi.py, then run python -m schemas.asyncapi"
+    assert {name: one.model for name, one in TABLES.items() if MODELS.get(name) is not one.model} == {}, told
 
 
 @pytest.mark.parametrize("name", list(TABLES))
