@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from pipeline.dashboard.reader import TablesReader, client_of, names_table
 from pipeline.dashboard.state import State, picked, throttled_row
-from pipeline.replay.story import large_requests_of, on_brokers_line, on_brokers_row
+from pipeline.replay.story import on_brokers_line, on_brokers_row
 from pipeline.tables.broker_quotas import enforced_for
 from pipeline.tables.port import Condition, table_uri
 from pipeline.tables.queries import StoredTable, clients_seen, column_list, predicates
 from pipeline.tables.rates import held_by_brokers, read_rates
-from pipeline.tables.throttles import named
+from pipeline.tables.throttles import large_requests_of, named
 from quota.effective import Effective, effective
 from quota.entity import QUOTA_TYPES, REQUEST
 from schemas.throttle_record import Target, verb, written_ms
@@ -213,7 +213,7 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str])
         "effective": _effective_rows(reader, found),
         "on_brokers": [{**on_brokers_row(one), "text": on_brokers_line(one)} for one in on_brokers],
         "held_by_brokers": held_by_brokers(reader.root, *client, state.now_ms),
-        "large_requests": large_requests_of(reader.root, *client),
+        "large_requests": large_requests_of(reader.root, reader.snapshot(), *client),
     }
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.clock import clock_time, seconds
 from pipeline.tables.broker_quotas import enforced_for
-from pipeline.tables.port import Condition, table_uri
-from pipeline.tables.queries import recent_usage
 from pipeline.tables.quotas.history import QuotaOrigin, shown
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
@@ -19,12 +17,12 @@ from pipeline.tables.throttles import (
     Story,
     Unpublished,
     Wanted,
+    large_requests_of,
     origin_of_bound,
     running_throttles,
     story_of,
     why_unpublished,
 )
-from quota.effective import large_requests
 from quota.entity import label
 from quota.units import against_bound, rate_text, rate_unit
 from schemas.throttle_record import Target, verb, written_ms
@@ -223,7 +221,7 @@ def tell_story(
         if running is None:
             running = running_throttles(root, now_ms, Wanted(user, client_id), min_hold_ms)
         until_ms, by_brokers = Held(running).until_ms(user, client_id), held_by_brokers(root, user, client_id, now_ms)
-        large = large_requests_of(root, user, client_id)
+        large = large_requests_of(root, QuotaSource(quotas).pin(), user, client_id)
         now = now_line(until_ms, story.events, now_ms, by_brokers)
     document: dict[str, Any] = {
         "decision": row,
@@ -255,19 +253,6 @@ def tell_story(
         large,
         document,
     )
-
-
-_REQUESTS: Final = ("user", "client_id", "sample_start_ms", "produced_bytes", "fetched_bytes", "request_count")
-
-
-def large_requests_of(root: str, user: str, client_id: str | None) -> list[str]:
-    """`quota.effective.large_requests` of a client in the last minutes, under the quotas in force.
-
-    * `client_id`: None = all clients of the user.
-    """
-    named: list[Condition] = [("user", "=", user), *([] if client_id is None else [("client_id", "=", client_id)])]
-    usage = recent_usage(table_uri(root, "usage"), _REQUESTS, named)
-    return [] if usage is None else large_requests(usage, QuotaSource(QuotaTable(root)).pin())
 
 
 def _held_clients(row: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

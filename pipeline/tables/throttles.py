@@ -12,13 +12,14 @@ import pyarrow as pa
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.port import TARGET, Condition, table_uri
-from pipeline.tables.queries import StoredTable, key_list, last_throttles, predicates, rows_of
+from pipeline.tables.queries import StoredTable, key_list, last_throttles, predicates, recent_usage, rows_of
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import broker_hold_text, broker_holds
-from quota.effective import resolved
+from quota.effective import large_requests, resolved
 from quota.entity import QUOTA_TYPES, Level, entity_at
+from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import SOON, TIMES_SOON
 from schemas.rows import DecisionRow
 from schemas.throttle_record import BATCH_CAUSES, Target, ThrottleEventRow, counts, holds, written_ms
@@ -477,3 +478,16 @@ def no_decision(root: str, wanted: str) -> NotFound:
     looked_at, give = table_uri(root, "decisions"), "give the beginning of a decision_id, or a user and client-id"
     message = f"no decision {wanted} in {looked_at}: {give}"
     return NotFound(message, f"see what is recorded: {command_text('throttles', 'list', '--all')}")
+
+
+_REQUESTS: Final = ("user", "client_id", "sample_start_ms", "produced_bytes", "fetched_bytes", "request_count")
+
+
+def large_requests_of(root: str, quotas: QuotaSnapshot, user: str, client_id: str | None) -> list[str]:
+    """`quota.effective.large_requests` of a client in the last minutes.
+
+    * `client_id`: None = all clients of the user.
+    """
+    named: list[Condition] = [("user", "=", user), *([] if client_id is None else [("client_id", "=", client_id)])]
+    usage = recent_usage(table_uri(root, "usage"), _REQUESTS, named)
+    return [] if usage is None else large_requests(usage, quotas)
