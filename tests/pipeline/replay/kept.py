@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
 
 from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, Settings
@@ -19,7 +20,7 @@ from pipeline.throttle.decider import Decider
 from quota.replay import Evaluation
 from schemas.arrow import conform
 from schemas.rows import DecisionRow
-from schemas.usage import UsageRow
+from schemas.usage import UsageBySecondRow, UsageRow
 from tests.fakes.clock import ManualClock
 from tests.quota.factories import table
 
@@ -100,3 +101,10 @@ class KeptJob:
         self._tables.decisions.append(pa.concat_tables(self._decisions), versions, {})
         self._tables.batches.append(pa.concat_tables([one.to_row("test") for one in self._facts]), versions, metadata)
         self._usage, self._decisions, self._facts = [], [], []
+
+
+def roll_up(root: str) -> None:
+    """All usage by the second, as the job's roll-up writes it."""
+    rows = DeltaTable(table_uri(root, "usage")).to_pyarrow_table()
+    rows = rows.append_column("second_start_ms", rows["sample_start_ms"]).drop_columns(["date", "sample_start"])
+    write_deltalake(table_uri(root, "usage_by_second"), conform(rows, UsageBySecondRow), mode="append")

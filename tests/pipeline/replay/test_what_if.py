@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from pipeline.errors import NotFound, UsageError
 from pipeline.replay.request import ReplayRequest, Timeline, live_timeline
@@ -22,11 +22,9 @@ from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.snapshot import QuotaSnapshot
-from schemas.arrow import conform
 from schemas.names import ClientKey
 from schemas.throttle_record import Target
-from schemas.usage import UsageBySecondRow
-from tests.pipeline.replay.kept import KeptJob
+from tests.pipeline.replay.kept import KeptJob, roll_up
 from tests.quota.factories import quota_row, usage_row
 
 QUOTAS = (
@@ -60,12 +58,6 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> KeptJob:
     job.flush()
     roll_up(job.root)
     return job
-
-
-def roll_up(root: str) -> None:
-    rows = DeltaTable(table_uri(root, "usage")).to_pyarrow_table()
-    rows = rows.append_column("second_start_ms", rows["sample_start_ms"]).drop_columns(["date", "sample_start"])
-    write_deltalake(table_uri(root, "usage_by_second"), conform(rows, UsageBySecondRow), mode="append")
 
 
 def request(job: KeptJob, source: Source = "usage", *quotas: Timeline, **changes: Any) -> ReplayRequest:
