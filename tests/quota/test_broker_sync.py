@@ -238,17 +238,6 @@ def test_a_sensor_of_a_default_has_an_entry_while_it_needs_one() -> None:
     assert synced.ledger.held == {DEFAULT: 100.0}
 
 
-def test_a_sensor_over_its_bound_again_and_again_keeps_its_entry_for_ten_minutes() -> None:
-    synced = Synced(OF_DEFAULT)
-    synced.use(20, {"carol": (90, 90)})
-    for _ in range(3):
-        synced.now_ms += 580_000
-        synced.period()
-        assert synced.ledger.held[key_of("carol")] == 50.0
-        synced.use(10, {"carol": (90, 90)})
-    assert synced.rest() == [("carol", 50.0, None, "removed")]
-
-
 @pytest.mark.parametrize("bounds", [{"producer_byte_rate": 60.0}, {"mode": "exempt"}])
 def test_an_own_entry_of_a_user_goes_when_all_its_clients_get_another_row(bounds: dict[str, Any]) -> None:
     synced = Synced(OF_DEFAULT)

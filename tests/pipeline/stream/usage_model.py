@@ -37,7 +37,7 @@ class Element(NamedTuple):
     The event is None if it is none, but for its age.
     """
 
-    index: int | None
+    place: int | None
     written: bytes
     event: UsageEvent | None
 
