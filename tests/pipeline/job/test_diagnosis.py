@@ -166,7 +166,8 @@ class HurriedJob:
 
     def __init__(self, folder: Path, hurries_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self._checkpoint = folder / "checkpoint"
-        self.settings = settings_of(folder, stream=StreamSettings(checkpoint=str(self._checkpoint)))
+        tables, stream = TablesSettings(root=str(folder / "tables")), StreamSettings(checkpoint=str(self._checkpoint))
+        self.settings = Settings(tables=tables, stream=stream, run_dir=folder)
         self.reads, self._hurries_at = 0, hurries_at
         self._usage, batches = (job_writer(self.settings.tables.root, name) for name in ("usage", "batches"))
         earlier = self._store("earlier", 7)
@@ -201,6 +202,7 @@ def test_a_checkpoint_fits_whenever_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: Callable[..., None]
 ) -> None:
     only("_checkpoint")
+    monkeypatch.setattr("pipeline.job.diagnosis.TABLES", {})
     hurries_at = reads = 0
     while hurries_at <= reads:
         with monkeypatch.context() as patched:
