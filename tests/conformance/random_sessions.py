@@ -27,7 +27,6 @@ EPOCH_MS: Final = 1_700_000_000_000
 
 
 def draw_session(seed: int) -> Session:
-    """Draw one session: a few windows, each with edits and requests, and a gap before the next one."""
     return _Drawing(seed).session()
 
 

@@ -46,7 +46,6 @@ USAGE: Final = pa.schema(
 
 
 def read_sessions(path: Path) -> Iterator[dict[str, Any]]:
-    """The sessions of a file, one per line."""
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
         for line in lines:
             if line.strip():
@@ -99,7 +98,6 @@ def replay(session: dict[str, Any]) -> tuple[int, list[str]]:
 
 
 def _usage(step: dict[str, Any], quota_type: str, window_ms: int) -> pa.Table:
-    """One recorded request as a usage row."""
     row = {
         "sample_start_ms": step["t"] // window_ms * window_ms,
         "user": step["user"],

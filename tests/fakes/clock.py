@@ -14,18 +14,14 @@ class ManualClock:
         return Moment(self.wall_ms, self.steady_ms)
 
     def advance(self, by_ms: int) -> None:
-        """Let time pass on both clocks."""
         self.wall_ms += by_ms
         self.steady_ms += by_ms
 
     def set_wall(self, wall_ms: int) -> None:
-        """Set the wall clock. Steady time does not change."""
         self.wall_ms = wall_ms
 
 
 class ManualMonotonicClock:
-    """Stands still until `advance`."""
-
     def __init__(self, start_ms: int = 0) -> None:
         self.now_ms = start_ms
 
@@ -33,5 +29,4 @@ class ManualMonotonicClock:
         return self.now_ms
 
     def advance(self, by_ms: int) -> None:
-        """Let time pass."""
         self.now_ms += by_ms

@@ -40,8 +40,6 @@ class MemoryTable:
 
 
 class MemoryWriter:
-    """One writer of a `MemoryTable`."""
-
     def __init__(self, table: MemoryTable, job: str) -> None:
         self._table = table
         self._job = job

@@ -23,7 +23,6 @@ class TopicBroker:
         self.readers: list[Callable[[Sequence[ThrottleRecord]], None]] = []
 
     def commit(self, records: Sequence[ThrottleRecord]) -> None:
-        """Put records on the topic, and let its readers have them."""
         self.records += records
         for read in self.readers:
             read(records)

@@ -67,8 +67,6 @@ AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 
 
 class KilledTopic(MemoryTopic):
-    """With the failpoints the real topic has; what is not committed when the writer dies is aborted."""
-
     def publish(self, rows: Any, marker: Marker) -> None:
         failpoint("transaction.sent")
         super().publish(rows, marker)
@@ -160,7 +158,6 @@ class HandJob:
         return self.clock.wall_ms + self.broker_ahead_ms
 
     def set_clocks(self, driver_by_ms: int = 0, broker_by_ms: int = 0) -> None:
-        """Set the wall clocks forward or back, between two steps or starts."""
         self.broker_ahead_ms += broker_by_ms - driver_by_ms
         self.clock.set_wall(self.clock.wall_ms + driver_by_ms)
 
@@ -364,7 +361,6 @@ class Load:
         self.job.clock.advance(_STEP_MS)
 
     def run_until_killed_at(self, point: str) -> None:
-        """Take steps until the job has died there. Then it is down for a moment."""
         with self.armed(point), pytest.raises(FailpointReached):
             _repeat(self.job.start if point.startswith("start.") else self.step, 80)
         self.job.clock.advance(_DOWN_MS)
@@ -380,7 +376,6 @@ class Load:
         self.job.edit({name: rate * factor for name, rate in RATES.items()})
 
     def come_to_rest(self) -> None:
-        """Send no more messages and wait until every throttle has ended."""
         self.job.step()
         for _ in range(600):
             if not len(self.job.purgatory):
@@ -414,7 +409,6 @@ class Trouble:
         self._load.steps(3)
 
     def _live(self, point: str) -> None:
-        """Take up to 30 steps, until the job is killed."""
         with self._load.armed(point, self._random.choice((1, 1, 2, 5))), suppress(FailpointReached):
             for _ in range(30):
                 self._one_of(self._edit, self._fail_transaction, self._lose_broker, self._lose_marker)

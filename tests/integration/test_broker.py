@@ -29,7 +29,6 @@ ALICE = {"alice": 'se"cr\\et'}
 
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """A broker that a test may start, kill and stop."""
     own = EmbeddedBroker(tmp_path_factory.mktemp("broker"), ALICE, options=BACK_SOON)
     yield own
     own.stop()

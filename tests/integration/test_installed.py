@@ -44,7 +44,6 @@ class Installed:
         }
 
     def shell(self, line: str) -> "subprocess.CompletedProcess[str]":
-        """Run a line as the user pastes it."""
         return subprocess.run(
             ["/bin/sh", "-c", line],
             cwd=self.folder,

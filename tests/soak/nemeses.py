@@ -57,7 +57,6 @@ class Nemeses:
         return sorted(events)
 
     def kill_job(self) -> None:
-        """Send SIGKILL to the job and its JVM. The supervisor starts it again."""
         self.rigged.job.kill()
 
     def kill_broker(self) -> None:
@@ -95,7 +94,6 @@ class Nemeses:
         self._admin("create_partitions", {f"{self.rigged.job.name}.usage": self._partitions})
 
     def delete_group(self) -> None:
-        """Delete the consumer group whose offset is the publish marker."""
         self._admin("delete_groups", [f"kquota-{self.rigged.job.name}"])
 
     def fill_disk(self) -> None:
