@@ -148,7 +148,7 @@ def main() -> int:
         value = content.message(time.time_ns() // 1_000_000)
         producer.send(given.topic, value, key=f"{given.seed}/{sent}".encode())
         sent += 1
-    producer.flush(timeout=90)
+    producer.flush(timeout=60)
     producer.close(timeout=10)
     return 0
 

@@ -95,7 +95,9 @@ class Rig:
     def end_load(self, only: "subprocess.Popen[bytes] | None" = None) -> None:
         """Tell one generator to end, or all: then it returns when the broker has what they have sent."""
         for process in [only] if only else self.generators:
-            if process.stdin is not None:
+            assert process.stdin is not None
+            if not process.stdin.closed:
+                assert process.poll() is None, "the generator has died"
                 process.stdin.close()
         for process in () if only else self.generators:
             process.wait(90)

@@ -29,9 +29,10 @@ ALICE = {"alice": 'se"cr\\et'}
 
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    own = EmbeddedBroker(tmp_path_factory.mktemp("broker"), ALICE, options=BACK_SOON)
-    yield own
-    own.stop()
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), ALICE, options=BACK_SOON) as own:
+        create_topic(own.bootstrap_servers)
+        send(plain_sign_in(own.sasl_bootstrap_servers, "alice", ALICE["alice"]))
+        yield own
 
 
 def create_topic(bootstrap_servers: str, partitions: int = 1) -> None:
@@ -59,9 +60,6 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_named_user_signs_in_and_the_request_log_names_it(own_broker: EmbeddedBroker) -> None:
-    own_broker.start()
-    create_topic(own_broker.bootstrap_servers)
-    send(plain_sign_in(own_broker.sasl_bootstrap_servers, "alice", ALICE["alice"]))
     wait_until(lambda: bool(logged_produces(own_broker)), "the produce request in the request log")
     produce = logged_produces(own_broker)[-1]  # the first one may have come before the broker led the new partition
     for part in ('"principal":"User:alice"', '"clientId":"etl"', '"recordsSizeInBytes"'):
@@ -128,9 +126,12 @@ def members(admin: Any) -> set[int]:
 
 
 def test_both_brokers_of_a_cluster_lead_and_log_and_a_killed_one_is_fenced(tmp_path: Path) -> None:
-    with EmbeddedCluster([tmp_path / "1", tmp_path / "2"], options=BACK_SOON) as cluster:
+    with EmbeddedCluster([tmp_path / "1", tmp_path / "2"], options=BrokerOptions(java_options=REQUEST_LOG)) as cluster:
         first, second = cluster.brokers
-        create_topic(first.bootstrap_servers, partitions=4)
+        # Else one that stood still for a session leads no partition of the topic.
+        with closing(KafkaAdminClient(bootstrap_servers=first.bootstrap_servers)) as admin:
+            wait_until(lambda: members(admin) == {first.node_id, second.node_id}, "both brokers")
+            create_topic(first.bootstrap_servers, partitions=4)
         send({"bootstrap_servers": cluster.bootstrap_servers}, partitions=4)
         for broker in cluster.brokers:
             wait_until(lambda broker=broker: bool(logged_produces(broker)), "its requests in its log")  # type: ignore[misc]
