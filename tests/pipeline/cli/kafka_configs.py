@@ -11,13 +11,11 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from typing import Any, Final, Self
 
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java, find_jdk
-from quota.entity import QUOTA_TYPES
 
 HERE: Final = Path(__file__).parent
 LINES: Final = HERE / "golden" / "kafka_configs.txt"
@@ -31,41 +29,6 @@ OURS: Final = (("users",), ("clients",), ("users", "clients"))
 def command_lines() -> list[list[str]]:
     """The table: one command line per row. Each runs on the quotas that the earlier ones left."""
     return [shlex.split(line) for line in LINES.read_text().splitlines() if line and line[0] != "#"]
-
-
-_NAMES: Final = (*QUOTA_TYPES * 6, " producer_byte_rate ", "", "Producer_byte_rate")
-_TAKEN: Final = ("1", "5.0", "1e6", "0x1p3", "7d", "+3", "5.", "[7]", "[7", " 8 ", "4.9E-324", "1e18")
-_REFUSED: Final = ("0", "-1", "1.5", "9.3E18", "1_0", "", "٣")
-_COMMAS: Final = (",", ",", ",", ", ", ",,")
-
-
-def line_of_chance(chance: Random, user: str, client_id: str) -> list[str]:
-    """A command line that edits the quota of a user, of a client-id or of a pair; about half of them are refused.
-
-    It has nothing of the list of differences in docs/quotas.md.
-    """
-
-    def text(pieces: Sequence[str]) -> str:
-        joined = chance.choice(_COMMAS).join(pieces)
-        return chance.choice(("", "", "", ",")) + joined + chance.choice(("", "", "", ",", ", ", ",,"))
-
-    def added() -> list[str]:
-        given = [f"{name()}={chance.choice(_TAKEN * 4 + _REFUSED)}" for _ in range(chance.randint(1, 3))]
-        return ["--add-config", text(given)]
-
-    def deleted() -> list[str]:
-        return ["--delete-config", text([name() for _ in range(chance.randint(0, 2))]) or " "]
-
-    def name() -> str:
-        return chance.choice(_NAMES)
-
-    of_user = ["--entity-type", "users", "--entity-name", user]
-    of_client = ["--entity-type", "clients", "--entity-name", client_id]
-    short_user, short_client = [f"--user={user}"], ["--client", client_id]
-    pairs = of_user + of_client, of_client + of_user, short_client + short_user
-    edits = added, added, deleted, lambda: added() + deleted(), lambda: deleted() + deleted()
-    entity = chance.choice((of_user, of_client, short_user, short_client, *pairs))
-    return ["--alter", *entity, *chance.choice(edits)(), *chance.choice(([], [], [], ["--all"]))]
 
 
 class KafkaConfigs:

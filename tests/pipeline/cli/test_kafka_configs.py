@@ -2,19 +2,12 @@
 
 import re
 import shlex
-from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 import pytest
 
-from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable, local_audit
-from quota.entity import QUOTA_TYPES
-from tests.pipeline.brokers.quota_broker import await_values
-from tests.pipeline.cli.kafka_configs import KafkaConfigs, command_lines, configs, golden, line_of_chance
+from tests.pipeline.cli.kafka_configs import KafkaConfigs, command_lines, configs, golden
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 from tests.waiting import wait_until
 
@@ -87,35 +80,6 @@ def test_the_recorded_answers_are_kafkas_own(quota_broker: EmbeddedBroker, kafka
             wait_until(lambda line=line, recorded=recorded: answered(line) == recorded, f"{recorded}")  # type: ignore[misc]
         else:
             assert answered(line) == recorded
-
-
-@pytest.mark.broker
-def test_lines_made_by_chance_are_answered_as_kafka_answers_them(
-    quota_broker: EmbeddedBroker, kafka_configs: KafkaConfigs, native: NativeQuotas, tmp_path: Path
-) -> None:
-    chance, before = Random(49), {"producer_byte_rate": 1000.0, "request_percentage": 50.0}
-    names = [(f"u{number}", f"c{number}") for number in range(80)]
-    entities = [entity for user, client_id in names for entity in ((user, ""), ("", client_id), (user, client_id))]
-    QuotaTable(root := new_tables(tmp_path)).alter([QuotaChange(*one, before) for one in entities], local_audit("test"))
-    natives = {
-        one: NativeEntity.of([part for part in zip(("user", "client-id"), one, strict=True) if part[1]])
-        for one in entities
-    }
-    native.alter(dict.fromkeys(natives.values(), before))
-    await_values(native, dict.fromkeys(natives.values(), before))
-    refused = 0
-    for user, client_id in names:
-        line = line_of_chance(chance, user, client_id)
-        kafkas = kafka_configs.answer(quota_broker, line)
-        ours = kquota("quotas", "alter", *line[1:], "--tables", root)
-        assert (ours.exit_code == 0, ours.stdout.splitlines()) == (kafkas["exit_code"] == 0, kafkas["stdout"]), kafkas
-        refused += ours.exit_code != 0
-    assert 15 <= refused <= 65
-    stored = {
-        natives[row["user"], row["client_id"]]: {name: row[name] for name in QUOTA_TYPES if row[name] is not None}
-        for row in QuotaTable(root).read().rows
-    }
-    await_values(native, stored)
 
 
 def sorted_answer(answer: dict[str, Any]) -> dict[str, Any]:
