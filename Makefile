@@ -16,10 +16,10 @@ run: ready ## the demo: broker, clients, meter and job on this machine (DURATION
 test: ready ## the test suite, with Spark and the real broker (ARGS="-k wheel" picks some)
 	@exec deploy/test.sh $(ARGS)
 
-test-long: ready ## the tests that take minutes: the pages beside a demo, an hour of decisions, thousands of sessions against Kafka's classes, kills
+test-long: ready ## the tests that take minutes: the pages with a demo running, an hour of decisions, thousands of sessions against Kafka's classes, kills
 	@exec deploy/test.sh -m long --durations=15
 
-pages: ready ## play every command of README and docs, also beside a demo (RENEW=1 writes what was printed into them)
+pages: ready ## play every command of README and docs, also with a demo running (RENEW=1 writes what was printed into them)
 	@exec env RENEW_PAGES=$(RENEW) deploy/test.sh tests/pages
 
 docs: ready ## the site of docs/, in build/site/html: every link and anchor checked, nothing fetched when it is read
@@ -39,7 +39,7 @@ typecheck: ready ## types, strictly
 bench: ready ## the benchmarks, one table each
 	@exec $(VENV)/bin/python -m bench $(ARGS)
 
-bench-peers: ready ## other stream processors beside ours; writes docs/peers.md (ARGS="--quick": in minutes)
+bench-peers: ready ## other stream processors and ours; writes docs/peers.md (ARGS="--quick": in minutes)
 	@exec $(VENV)/bin/python -m bench.peers --page docs/peers.md $(ARGS)
 
 faults: ready ## kill the job at every failpoint, restart it, verify all it wrote (ARGS="--points usage.appended" picks some)
