@@ -11,6 +11,7 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.throttles import story_of
 from tests.faults.generator import RATES
 from tests.faults.hand_job import HandJob, Load
+from tests.pipeline.cli.running import kquota
 
 STEP_MS = 500
 LONG = pytest.mark.long
@@ -103,7 +104,9 @@ def test_clocks_are_set_at_random_with_kills_around(seed: int, tmp_path: Path, m
     assert load.job.verdict({"epochs": 2}).told() == []
 
 
-def test_decisions_before_and_after_a_clock_step_can_be_verified_and_told(tmp_path: Path) -> None:
+def test_decisions_before_and_after_a_clock_step_can_be_verified_told_and_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clients = Clients(tmp_path)
     job, clients.offender_bytes = clients.job, 4 * BOUND
     for by_ms in (0, -20_000, 20_000):
@@ -118,3 +121,10 @@ def test_decisions_before_and_after_a_clock_step_can_be_verified_and_told(tmp_pa
     for decision in (recorded[0], recorded[len(recorded) // 2], recorded[-1]):
         used = sum(size for _, size in story_of(root, decision).samples)
         assert used == pytest.approx(decision["observed"] * decision["window_ms"] / 1_000)
+    candidate = tmp_path / "candidate.json"
+    candidate.write_text(json.dumps([{"user": "<default>", "client_id": "", "producer_byte_rate": 2 * BOUND}]))
+    monkeypatch.setenv("KQUOTA_ENGINE__NUM_SAMPLES", "4")
+    monkeypatch.setenv("KQUOTA_ENGINE__SAMPLE_WINDOW_MS", "500")
+    span = ("--since", str(job.starts[0] - 7_200_000), "--until", str(job.starts[0] + 7_200_000))
+    simulated = kquota("what-if", "-f", str(candidate), *span, "--tables", root)
+    assert simulated.exit_code == 0, simulated

@@ -23,6 +23,7 @@ from pipeline.job.metrics import (
     both,
 )
 from pipeline.stream.job_tables import RatesTable
+from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.port import TableUnreadable, table_uri
 from pipeline.tables.rates import Rates, read_rates
 from pipeline.throttle.shapes import WRITTEN, table_of
@@ -94,6 +95,15 @@ def test_how_far_its_time_is_ahead_is_read_at_each_scrape(
     assert value(registry, "evaluated_ahead_seconds") == pytest.approx(ahead_seconds + back_ms / 1000)
     job.clock.advance(back_ms + 5_000)
     assert value(registry, "evaluated_ahead_seconds") == pytest.approx(ahead_seconds - 5)
+
+
+def test_how_far_the_clock_of_a_broker_is_behind(job: HandJob, registry: CollectorRegistry) -> None:
+    job.set_clocks(broker_by_ms=-15_000)
+    for _ in range(6):
+        job.send(b"[]")
+        job.clock.advance(500)
+        job.step()
+    assert value(registry, "partition_clock_behind_seconds", partition="0") == pytest.approx(15, abs=0.5)
 
 
 def test_records_are_counted_and_the_purgatory_is_asked_at_each_scrape(
@@ -300,6 +310,14 @@ def test_without_anything_new_nothing_is_replaced_and_without_rows_there_still_i
     job.step()
     assert stored(job).num_rows == 0
     assert int(facts(job)["as_of_ms"]) == job.decider.last.evaluated_at_ms
+
+
+def test_a_driver_that_was_fenced_replaces_nothing_and_goes_on(job: HandJob) -> None:
+    before = stored(job)
+    DeltaRsWriter(uri_of(job), "hand").raise_epoch(99)
+    job.rates._written = None
+    assert job.rates.step() > 0
+    assert (job.rates.failures, stored(job)) == (1, before)
 
 
 def test_replaced_files_are_gone_after_two_minutes(job: HandJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,9 @@ from tests.pipeline.demo.played import new_job, throttle_one
 from tests.pipeline.tables.quotas.test_source import GOOD, write_past_us
 
 
-def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(tmp_path: Path) -> None:
+def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = new_job(tmp_path)
     throttle_one(job)
     job.rates.step()
@@ -40,7 +42,9 @@ def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(tmp_path: Pa
     assert (found.health.state, found.health.process) == ("down", None)
     # Stored while the command was starting.
     assert status_of(job.settings, now_ms - 1_001).health.last_batch_age_ms == 0
+    monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: (now_ms - 3_600_000) * 1_000_000)
     told = kquota("status", "--tables", job.settings.tables.root).stdout
+    assert "; its time is 3599.0 s ahead of the wall clock\n" in told
     at = datetime.fromtimestamp(job.decider.last.evaluated_at_ms / 1000, UTC)
     sensor = f"its producer_byte_rate, by the quota of user-principal 'alice', as of {at:%Y-%m-%dT%H:%M:%S} UTC"
     assert re.search(rf"^nearest alice/etl at \d{{4}} × {re.escape(sensor)}$", told, re.MULTILINE)
@@ -73,6 +77,7 @@ def test_an_invalid_version_of_the_quotas_is_not_in_force(tmp_path: Path) -> Non
     found = status_of(job.settings, 0)
     # In between, the CHECK constraints were dropped, which changes no quota.
     assert (found.last_batch_quotas, found.quotas, found.newest_quotas) == (decided_with, invalid - 1, invalid)
+    assert f"; v{invalid} is newer and not valid\n" in kquota("status", "--tables", job.settings.tables.root).stdout
 
 
 def test_the_command_prints_lines_for_people_and_one_document_for_programs(tmp_path: Path) -> None:

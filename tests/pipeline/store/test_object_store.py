@@ -52,16 +52,16 @@ def test_delta_rs_and_hadoop_get_what_the_settings_say() -> None:
         "aws_session_token": "token",
     }
     for_hadoop = {
-        "endpoint": "http://store:9000",
-        "path.style.access": "true",
-        "endpoint.region": "eu-north-1",
-        "access.key": "key",
-        "secret.key": HIDDEN,
-        "session.token": "token",
+        "s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
+        "s3a.endpoint": "http://store:9000",
+        "s3a.path.style.access": "true",
+        "s3a.endpoint.region": "eu-north-1",
+        "s3a.access.key": "key",
+        "s3a.secret.key": HIDDEN,
+        "s3a.session.token": "token",
     }
-    assert {f"spark.hadoop.fs.s3a.{key}": value for key, value in for_hadoop.items()}.items() <= hadoop_settings(
-        STORE, {}
-    ).items()
+    assert hadoop_settings(STORE, {}) == {f"spark.hadoop.fs.{key}": value for key, value in for_hadoop.items()}
 
 
 @pytest.mark.parametrize(

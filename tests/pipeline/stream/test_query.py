@@ -69,6 +69,27 @@ def test_a_batch_that_spark_would_read_for_hours_is_given_up(spark: SparkSession
 
 
 @pytest.mark.spark
+def test_a_batch_that_is_nearly_done_is_finished(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "pipeline.stream.query")
+    begun, done = Event(), Event()
+
+    def work(frame: DataFrame, _batch_id: int) -> None:
+        begun.set()
+        query._stopping.wait(PATIENCE_SECONDS)
+        frame.count()
+        done.set()
+
+    query = query_of(spark, tmp_path, work)
+    query.start()
+    assert begun.wait(PATIENCE_SECONDS)
+    query.stop(patience_seconds=PATIENCE_SECONDS)
+    assert (done.is_set(), query.failure()) == (True, None)
+    assert "the batch under way is cancelled" not in caplog.text
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize("fails", [False, True], ids=["stopped", "failed"])
 def test_a_query_that_has_ended_keeps_nothing_alive(spark: SparkSession, tmp_path: Path, fails: bool) -> None:
     class Engine:

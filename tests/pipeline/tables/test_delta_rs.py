@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
-from pipeline.errors import Conflict, Refused
+from pipeline.errors import Conflict, PipelineError, Refused
 from pipeline.stream.job_tables import DriverEpoch
 from pipeline.tables import delta_rs
 from pipeline.tables.delta_rs import DeltaRsWriter, committed
@@ -77,6 +78,21 @@ def test_a_writer_that_has_rested_looks_again(
         job.append(dead_letters(), {"q1": 2}, {})
 
 
+def test_an_append_that_another_commit_came_before_is_made_again(
+    job: DeltaRsWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = job._committed
+
+    def lose(*given: Any) -> bool:
+        monkeypatch.undo()
+        set_property(job.uri, "theirs")
+        return commit(*given)
+
+    monkeypatch.setattr(job, "_committed", lose)
+    assert job.append(dead_letters(), {"q1": 0}, {})
+    assert job.read().num_rows == 1
+
+
 @pytest.mark.parametrize("other_commits", [0, 1, 60])
 def test_an_append_is_made_although_the_log_was_cleaned(job: DeltaRsWriter, other_commits: int) -> None:
     for version in range(5):
@@ -135,6 +151,19 @@ def test_the_features_that_delta_rs_writes_keep_kquota_from_nothing(root: str, j
     assert all(job.append(dead_letters(), {"q": number}, {}) for number in range(2))
     DeltaTable(job.uri).optimize.compact()
     assert TimeSlices(job.uri, "appended_at_ms").read(["offset"], 0, 2**62).num_rows == 2
+
+
+NO_FEATURES_OF_DELTA_RS = (
+    *("clustering", "domainMetadata", "rowTracking", "inCommitTimestamp", "allowColumnDefaults", "identityColumns"),
+    *("typeWidening", "icebergCompatV2", "checkpointProtection", "vacuumProtocolCheck"),
+)
+
+
+@pytest.mark.parametrize("feature", NO_FEATURES_OF_DELTA_RS)
+def test_a_feature_that_delta_rs_does_not_have_is_refused(feature: str, root: str) -> None:
+    add_to_log(f"{root}/quotas", [feature])
+    with pytest.raises(PipelineError, match=rf"(?i){feature}.* Fix: undo what others have changed"):
+        QuotaTable(root).alter([bound("alice", 2.0)], AUDIT)
 
 
 def test_a_table_with_other_features_is_refused_with_the_reason_and_its_log_is_kept(

@@ -129,6 +129,8 @@ def test_all_rows_are_read_from_a_folder_with_special_characters(tmp_path: Path)
         write_deltalake(uri, pa.table(rows), mode="append", partition_by=["date"])
     assert sorted(read_table(uri)["at_ms"].to_pylist()) == [0, 1, 2, 3, 4, 5]
     assert TimeSlices(uri, "at_ms", dictionaries=["name"]).read(["name"], 1, 3)["name"].to_pylist() == ["n", "n"]
+    ranges = ((0, 9), (1, 5), (0, 3), (6, 9))
+    assert [TimeSlices(uri, "at_ms").estimated_rows(*ends) for ends in ranges] == [6, 4, 3, 0]
 
 
 def listed(events: EventTable, now_ms: int) -> list[str | None]:

@@ -17,6 +17,7 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.port import TableUnwritable
 from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.roll_ups import BY_MINUTE, BY_SECOND, MINUTE_MS, ThrottleByMinute, UsageRoller, UsageRollUp
+from pipeline.tables.upkeep import trim
 from schemas.throttle_record import Target
 from tests.pipeline.tables.event_table import EventTable
 from tests.pipeline.tables.factories import AUDIT, bound, new_table, quota_table, usage
@@ -70,13 +71,18 @@ class RollingUp:
         self.roll_up: Any = self._made(self.writer)
 
     def interrupt(self, how: str) -> None:
-        """Nothing, a merge of files, or a step, which may fail before or after its first append; then a restart."""
+        """Nothing, a merge of files, or a step, which may fail before or after its first append; then a restart.
+
+        Or a step after which the usage that is rolled up is deleted.
+        """
         step, _, restart = how.partition(", ") if how != "restart" else ("", "", how)
         if step == "compact":
             DeltaTable(self.source_uri).optimize.compact()
         elif step:
-            self.writer.fail_next = None if step == "step" else step
+            self.writer.fail_next = None if step in {"step", "trim"} else step
             self.roll_up.step()
+        if step == "trim":
+            trim(self.source_uri, "evaluated_at_ms", self.roll_up.written_until_ms)
         if restart:
             self.restart()
 
@@ -199,14 +205,14 @@ batches = st.lists(
 
 
 @settings(max_examples=15)
-@example(by=BY_MINUTE, batches=STEPPED, interruptions=["step", "step", "after", "restart"])
+@example(by=BY_MINUTE, batches=STEPPED, interruptions=["step", "trim", "after", "restart"])
 @example(
     by=BY_MINUTE, batches=[*STEPPED, (-20_000, [(0, 9)])], interruptions=["", "before", "restart", "before", "step"]
 )
 @given(
     by=st.sampled_from(BOTH),
     batches=batches,
-    interruptions=st.lists(st.sampled_from(INTERRUPTIONS), max_size=8),
+    interruptions=st.lists(st.sampled_from([*INTERRUPTIONS, "trim"]), max_size=8),
 )
 def test_the_sum_of_each_span_is_that_of_a_batch_computation_over_all_usage(
     by: UsageRollUp, batches: list[Batch], interruptions: list[str]
