@@ -29,6 +29,11 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_it_runs_as_a_user_by_number_who_is_not_root() -> None:
+    users = re.findall(r"^USER (.*)$", (IMAGE / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    assert re.fullmatch(r"[1-9]\d+(:[1-9]\d+)?", users[-1])
+
+
 def locked(path: Path) -> dict[str, tuple[str, ...]]:
     entries = path.read_text("utf-8").replace("\\\n", " ").splitlines()
     return {entry.split()[0]: tuple(re.findall(r"sha256:\w+", entry)) for entry in entries if "==" in entry}

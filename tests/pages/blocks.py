@@ -25,6 +25,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _WAYS: Final = ("pure", "pure exact", "demo", "cluster", "store", "run")
 _UNPLAYED: Final = "unplayed: "
+_OTHER_SHELLS: Final = frozenset({"", "bash", "shell", "zsh"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,12 @@ class Block:
 
     @property
     def says_how_it_is_tested(self) -> bool:
-        """A block that is no shell's has no commands."""
+        """A block that is no shell's has no commands, and a shell's is called `sh` or `console`."""
         if self.is_shell:
             return self.how in _WAYS or (self.how.startswith(_UNPLAYED) and self.how != _UNPLAYED.strip())
-        return bool(self.language) and not any(line.startswith(("$ ", "kquota ")) for line in self.text.splitlines())
+        return self.language not in _OTHER_SHELLS and not any(
+            line.startswith(("$ ", "kquota ")) for line in self.text.splitlines()
+        )
 
 
 def blocks_of(page: str) -> Iterator[Block]:

@@ -102,12 +102,14 @@ with ProcessLock(Path(sys.argv[1]), "another one runs", "stop it"):
 def test_a_second_process_is_refused_and_told_the_first_until_that_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == b"held\n"
-        with pytest.raises(Conflict) as refused, ProcessLock(path, "another one runs", "stop it"):
-            pass
-        assert holder_of(path) == str(first.pid)
-        first.kill()
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == b"held\n"
+            with pytest.raises(Conflict) as refused, ProcessLock(path, "another one runs", "stop it"):
+                pass
+            assert holder_of(path) == str(first.pid)
+        finally:
+            first.kill()
     assert str(refused.value) == f"another one runs ({path} is held by process {first.pid}). Fix: stop it"
     assert holder_of(path) is None
     with ProcessLock(path, "", ""):

@@ -66,6 +66,7 @@ REFUSED: dict[NativeEntity, tuple[dict[str, float], str]] = {
 @pytest.mark.broker
 def test_what_kafka_refuses_is_told_for_each_entity_and_the_others_go_through(native: NativeQuotas) -> None:
     good = {user("alice"): {PRODUCE: 1.0}, client("etl"): {FETCH: 2.0}}
+    good |= {user(f"of the second request {number}"): {PRODUCE: 5.0} for number in range(60)}
     changes = {
         user("alice"): good[user("alice")],
         **{entity: values for entity, (values, _) in REFUSED.items()},

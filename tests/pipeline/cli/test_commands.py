@@ -280,6 +280,7 @@ def test_a_command_refuses_another_format_before_it_does_anything(
     answer = kquota(*command.split(), "-o", "xml")
     assert (answer.exit_code, answer.stdout) == (2, "")
     assert "unknown format -o xml" in answer.stderr
+    assert kquota("mode", "off").exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
 

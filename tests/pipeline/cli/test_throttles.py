@@ -180,7 +180,9 @@ def test_explain_and_status_say_in_the_words_of_the_list_who_holds_a_client(held
     assert found["longest_broker_hold"] == {"user": "bob", "client_id": "app", "held_by_brokers": brokers_text(57)}
 
 
-def test_explain_says_what_to_do_about_fetches_that_brokers_stop_a_client_for(tmp_path: Path) -> None:
+def test_explain_says_what_to_do_about_fetches_that_brokers_stop_a_client_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("bob", "", {"consumer_byte_rate": 100_000.0}))
     now_ms = wall_ms()
     fetch = {"fetched_bytes": 500_000, "request_count": 1, "broker_throttle_ms": 5_000}
@@ -188,6 +190,8 @@ def test_explain_says_what_to_do_about_fetches_that_brokers_stop_a_client_for(tm
     job.batch([usage_row(now_ms)])
     job.flush()
     job.show_rates()
+    now_ms = Rates(job.root).as_of_ms
+    monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: now_ms * 1_000_000)
     explained = kquota("throttles", "explain", "bob/app", "--tables", job.root)
     found = "one fetch of bob/app had at least 500.0 kB, 5.0 s of its consumer_byte_rate 100.0 kB/s: "
     advice = f"{found}set fetch.max.bytes to at most 100000, or raise the quota to 500.0 kB/s"

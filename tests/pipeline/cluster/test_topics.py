@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from pipeline.cluster.acls import ALTER_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
+from pipeline.cluster.acls import ALTER_QUOTAS, DESCRIBE_QUOTAS, ROLES, Acl, Names, acls_of, grant_commands
 from pipeline.cluster.connecting import ClusterAccess, creating_topics
 from pipeline.cluster.topics import (
     Finding,
@@ -231,3 +231,5 @@ def test_the_command_line_prints_what_each_role_needs_without_a_cluster(monkeypa
         assert one[1:] == grant_commands(acls_of(role, names), "User:m", "BROKER:9092")
         assert one[0] in every.stdout
     assert kquota("topics", "check", "--role", "root").exit_code == 2
+    assert acls_of("sync", names) == (DESCRIBE_QUOTAS, ALTER_QUOTAS)
+    assert acls_of("import", names) == (DESCRIBE_QUOTAS,)

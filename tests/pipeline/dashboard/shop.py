@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pipeline.dashboard.reader import TablesReader
 from pipeline.job.status import JobSigns
-from pipeline.settings.model import Settings, TablesSettings
+from pipeline.settings.model import Settings, StreamSettings, TablesSettings
 from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables, Sender
 
 START_MS: Final = 1_700_000_040_000
@@ -38,10 +38,11 @@ SENDERS: Final = (
 
 
 def reader_of(
-    root: str, process: Callable[[], str | None] = lambda: "7", last_wait_ms: Callable[[], int | None] = lambda: None
+    root: str, process: Callable[[], str | None] = lambda: "7", last_wait_ms: int | None = None, **stream: int
 ) -> TablesReader:
     """A reader of tables with the job that seems to run on this machine."""
-    return TablesReader(Settings(tables=TablesSettings(root=root)), JobSigns(process, last_wait_ms))
+    settings = Settings(tables=TablesSettings(root=root), stream=StreamSettings(**stream))
+    return TablesReader(settings, JobSigns(process, lambda: last_wait_ms))
 
 
 def lived_shop(folder: Path, start_ms: int, seconds: int = 80, at_once: bool = True) -> LivedTables:

@@ -197,7 +197,7 @@ def test_what_is_proposed_at_the_end_works(has_throttled: bool, played: tuple[De
     recent = recent_events(str(folder.tables), 1)
     decision_id = recent[0]["decision_id"][:8] if recent else None
     told = [paste(command) for command in at_the_end(decision_id, 3 if has_throttled else 0, folder.candidate)]
-    if decision_id:
+    if has_throttled:
         explained, throttles, compared = told
         assert decision_id in explained
         assert f"{OFFENDER[0]}/*" in throttles

@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from pipeline.gate import http as gate_http
 from pipeline.gate.http import gate_metrics
-from pipeline.web import Listen, ReadAtScrape
+from pipeline.web import Listen, ReadAtScrape, WebServer
+from tests.pipeline.cli.running import kquota
 from tests.pipeline.gate.gate_setting import GateSetting
 from tests.waiting import PATIENCE_SECONDS
 
@@ -152,6 +153,16 @@ def test_the_command_answers_without_a_broker_and_ends_clean() -> None:
             assert "Traceback" not in side_car.stderr.read()
         finally:
             side_car.kill()
+
+
+@pytest.mark.parametrize(
+    "command", ["gate --listen 0.0.0.0:0 --bootstrap-server 127.0.0.1:1", "dashboard --host 0.0.0.0"]
+)
+def test_without_a_token_no_server_listens_to_other_machines(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WebServer, "run", lambda _: None)
+    answer = kquota(*command.split())
+    assert answer.exit_code == 2
+    assert "other machines can reach 0.0.0.0, and there is no token. Fix: " in answer.stderr
 
 
 @pytest.mark.parametrize(
