@@ -62,6 +62,13 @@ def test_every_block_of_a_page_says_how_it_is_tested_and_names_commands_that_exi
     assert list(unknown_in(text)) == []
 
 
+def test_each_of_twenty_questions_has_an_answer_with_a_link() -> None:
+    _, *parts = re.split(r"^## (.+)$", (ROOT / "docs" / "questions.md").read_text("utf-8"), flags=re.MULTILINE)
+    answers = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert len(answers) >= 20
+    assert [question for question, answer in answers.items() if not re.search(r"\]\([\w/-]+\.md", answer)] == []
+
+
 def test_llms_txt_names_every_page_once_of_the_checkout_and_of_the_site() -> None:
     named = re.findall(r"\]\((\S+)\)", (ROOT / "llms.txt").read_text("utf-8"))
     pages = [str(page.relative_to(ROOT)) for page in (*PAGES, ROOT / "docs" / "reference" / "api.md")]

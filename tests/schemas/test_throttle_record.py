@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from schemas.names import UnreadableRecord
 from schemas.throttle_record import ThrottleRecord
+from tests.pages.blocks import ROOT, blocks_of
 from tests.pipeline.throttle import factories
 from tests.throttle_records import message, row_of, stored_record
 
@@ -22,6 +23,13 @@ FIELDS: dict[str, Any] = {
 
 def record(**fields: Any) -> ThrottleRecord:
     return ThrottleRecord(**{**FIELDS, **fields})
+
+
+def test_the_record_that_readers_copy_from_the_page_is_one() -> None:
+    (shown,) = (
+        block.text for block in blocks_of((ROOT / "docs/gate.md").read_text("utf-8")) if block.language == "json"
+    )
+    assert dict(ThrottleRecord.from_value(shown.encode())).keys() == json.loads(shown).keys()
 
 
 def test_the_key_is_a_compact_json_array_in_utf8() -> None:

@@ -2,6 +2,8 @@
 
 import selectors
 import socket
+import socketserver
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,7 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import ClusterUnreachable, PipelineError, Unreachable
 from tests.conftest import USERS
 from tests.forking import in_a_child
+from tests.pipeline.cluster.certificates import Authority
 from tests.waiting import PATIENCE_SECONDS
 
 # kafka-python tries for the whole time it is given, so the first time is short.
@@ -88,6 +91,21 @@ def test_a_port_that_accepts_connections_and_never_answers_is_given_up(make: Cal
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ClusterUnreachable, match=f"{address}: it does not answer the TLS handshake"):
             open_client(make, address, 200, **options)
+
+
+def test_a_certificate_of_another_authority_is_told_as_tls_tells_it(tmp_path: Path) -> None:
+    trusted, other = (Authority(tmp_path / name) for name in ("trusted", "other"))
+    identity, context = other.issue("broker", "IP:127.0.0.1"), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity.certificate, identity.key)
+    trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(trusted.certificate)}
+    options = kafka_options({"security.protocol": "SSL", **trust})
+    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        address = f"127.0.0.1:{server.server_address[1]}"
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        refused = refusal_of(lambda timeout_ms: open_client(KafkaAdminClient, address, timeout_ms, **options))
+        server.shutdown()
+    assert "not from an authority that is trusted here" in str(refused)
 
 
 ALICE = {"sasl_plain_username": "alice", "sasl_plain_password": "hidden"}

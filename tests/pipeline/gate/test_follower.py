@@ -4,7 +4,7 @@ Its contract, of the one in memory and the one of a real topic; each record once
 connection and topic; and what a tail shows."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -45,12 +45,16 @@ class KafkaPair:
 
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
-def pair(request: pytest.FixtureRequest) -> tuple[ThrottleTopic, KafkaFollower]:
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[ThrottleTopic, KafkaFollower]]:
     if request.param == "memory":
         broker = TopicBroker()
-        return MemoryTopic(broker), MemoryFollower(broker)
-    made = KafkaPair(request.getfixturevalue("broker").bootstrap_servers)
-    return made.topic, made.follower()
+        topic, follower = MemoryTopic(broker), MemoryFollower(broker)
+    else:
+        made = KafkaPair(request.getfixturevalue("broker").bootstrap_servers)
+        topic, follower = made.topic, made.follower()
+    yield topic, follower
+    follower.close()
+    topic.close()
 
 
 def test_what_is_published_together_is_handed_over_together_and_none_after_the_close(
@@ -70,14 +74,16 @@ def test_what_is_published_together_is_handed_over_together_and_none_after_the_c
     assert follower.state == "closed"
     topic.publish(rows_of(record(50)), Marker(51))
     assert never(lambda: len(handed_over) > 1)
-    topic.close()
 
 
 @pytest.mark.broker
-def test_new_partitions_and_a_topic_made_anew_are_read_from_their_start(broker: EmbeddedBroker) -> None:
+def test_new_partitions_and_a_topic_made_anew_are_read_from_their_start(
+    broker: EmbeddedBroker, request: pytest.FixtureRequest
+) -> None:
     def publish(first: int, count: int) -> list[ThrottleRecord]:
         records = [record(first + number, user=f"user-{number}") for number in range(count)]
         pair.topic.open()  # a new producer, which knows the partitions of now
+        request.addfinalizer(pair.topic.close)
         pair.topic.publish(rows_of(*records), Marker(first + count))
         pair.topic.close()
         return records
@@ -91,6 +97,7 @@ def test_new_partitions_and_a_topic_made_anew_are_read_from_their_start(broker: 
     taken: dict[str, ThrottleRecord] = {}
     pair = KafkaPair(broker.bootstrap_servers)
     follower = pair.follower()
+    request.addfinalizer(follower.close)
     follower.start(take)
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     with pair.access.admin() as admin:
@@ -102,7 +109,6 @@ def test_new_partitions_and_a_topic_made_anew_are_read_from_their_start(broker: 
     pair.make()
     anew = publish(0, 4)
     wait_until(lambda: taken == {one.user: one for one in anew}, "the new records, and no old one")
-    follower.close()
 
 
 class Logs:
@@ -227,12 +233,17 @@ def of_user(seq: int, **changes: Any) -> ThrottleRecord:
     ids=["a new life of the job", "moved to another partition", "moved, read first", "a user, and its client"],
 )
 def test_of_the_first_reading_the_last_record_of_a_target_counts(
-    logs: Logs, first: list[ThrottleRecord], second: list[ThrottleRecord], kept: list[int]
+    logs: Logs,
+    first: list[ThrottleRecord],
+    second: list[ThrottleRecord],
+    kept: list[int],
+    request: pytest.FixtureRequest,
 ) -> None:
     logs.write(0, *first)
     logs.write(1, *second)
     taken: list[ThrottleRecord] = []
     follower = KafkaFollower("broker:9092", "throttles")
+    request.addfinalizer(follower.close)
     follower.start(lambda records, _: taken.extend(records))
     assert follower.wait_until_caught_up(PATIENCE_SECONDS)
     assert sorted(each.publish_seq for each in taken) == kept
@@ -240,7 +251,6 @@ def test_of_the_first_reading_the_last_record_of_a_target_counts(
     logs.write(0, record(0))
     wait_until(lambda: len(taken) > len(kept), "the record of the topic made anew")
     assert [each.publish_seq for each in taken[len(kept) :]] == [0]
-    follower.close()
 
 
 def test_a_record_of_another_version_is_counted_and_holds_no_client(logs: Logs) -> None:

@@ -1,17 +1,20 @@
 """Pages of exporters: which lines are sensors, whose they are; and usage from their rates, against Kafka's own rule."""
 
 import random
+import re
 from collections.abc import Iterable, Iterator
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.meter.scraped_rates import ScrapedUsage
 from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, Page, SensorTable
 from quota.arrays import Ints
+from quota.rates import SampleWindows
 from tests.deploy.commands import DEPLOY
 from tests.pipeline.meter.metric_pages import KafkaSensor
 
@@ -92,7 +95,7 @@ def of_rule(names: tuple[str, ...]) -> str:
 @pytest.mark.parametrize(
     ("series", "reasons"),
     [
-        # Rules that match too much, of which tests/deploy plays three in the real exporter; names that JMX writes else.
+        # What rules that match too much make of names; names that JMX writes else.
         (f'{QUOTA}{{resource="Produce, user=alice",clientId="etl"}}', (of_rule(TWO),)),
         (f'{QUOTA}{{resource="Produce",user="alice, client-id=etl"}}', (of_rule(ONE),)),
         (f'{QUOTA}{{resource="Produce",user="bob",clientId="etl><>byte-rate\\""}}', (of_rule(BOTH),)),
@@ -127,6 +130,25 @@ def test_names_lose_quotes_only_where_jmx_exporter_wrote_the_page(sensors: Senso
         page = sensors.read((exporter + lines).encode())
         assert shown(sensors, page) == {("ANONYMOUS", name, PRODUCED): rate for name, rate in charged.items()}
         assert page.refused == len(names) - len(charged)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=30))
+@example('""')
+@example("\\n")
+@example("%41")
+@example("a{b} 5")
+@example("x" * 300)
+def test_any_name_comes_back_as_it_was_without_rules(name: str) -> None:
+    def label(value: str) -> str:
+        """As ObjectName.quote and then the exporter write it."""
+        if not re.fullmatch(r"[a-zA-Z0-9_\-%. \t]*", value):
+            value = '"' + re.sub(r'([\\"*?])', r"\\\1", value).replace("\n", "\\n") + '"'
+        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    sensors = SensorTable("1")
+    labels = f'user="{label(quote(name, safe="").replace("~", "%7E"))}",client_id="{label(name)}",'
+    page = sensors.read(f"jmx_scrape_duration_seconds 0.1\nkafka_server_Fetch_byte_rate{{{labels}}} 5.0\n".encode())
+    assert shown(sensors, page) == {(name, name, FETCHED): 5.0}
 
 
 @pytest.mark.parametrize(
@@ -223,6 +245,18 @@ def instants(until_ms: int, interval_ms: int = 2_000, seed: int = 1) -> Iterator
 def on_off(on_ms: int, off_ms: int, gap_ms: int, seconds: int) -> list[Request]:
     period_ms = on_ms + off_ms
     return [(at_ms, 1_000) for at_ms in range(100, 1000 * seconds, gap_ms) if at_ms % period_ms < on_ms]
+
+
+def test_the_model_of_a_sensor_shows_the_rate_of_the_engine_where_windows_begin_alike() -> None:
+    sensor, windows = KafkaSensor(), SampleWindows(0, 11, 1000, newest=START_MS // 1000)
+    windows.grow(1)
+    for second in [*range(14), 20, 21, 40]:
+        windows.advance(START_MS // 1000 + second)
+        for within_ms in (0, 300, 999):
+            now_ms = START_MS + second * 1000 + within_ms
+            sensor.record(500, now_ms)
+            windows.add(slice(0, 1), now_ms // 1000, np.array([500]), np.array([now_ms]))
+            assert sensor.rate(now_ms) == windows.observed(np.array([0]), now_ms)[0][0]
 
 
 @pytest.mark.parametrize(
