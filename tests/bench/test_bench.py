@@ -124,18 +124,19 @@ def test_each_copy_of_a_backlog_gives_the_expected_sums_in_each_shape(small: Bac
 @pytest.mark.parametrize("seed", range(5))
 def test_both_purgatories_hand_out_each_request_once_and_the_same(seed: int) -> None:
     dice, batches, old = random.Random(seed), BatchPurgatory(purge_slack=6), OldPurgatory(purge_threshold=6)
-    handles, requests, done = list[int](), list[OldRequest](), list[int]()
+    handles, requests, rows, done = list[int](), list[OldRequest](), list[tuple[int, int]](), list[int]()
     for now_ms in [*range(0, 600, 7), 2_000]:
         for delay_ms in [dice.randrange(1, 200) for _ in range(dice.randrange(4) if now_ms < 600 else 0)]:
-            keys = dice.randrange(3), dice.randrange(3)
+            rows.append((dice.randrange(9), dice.randrange(9)))
             requests.append(OldRequest(delay_ms, completes_at_ms=1_000_000))
-            old.watch(requests[-1], keys, now_ms)
-            handles += batches.watch_many([now_ms + delay_ms], [keys]).tolist()
+            old.watch(requests[-1], rows[-1], now_ms)
+            handles += batches.watch_many([now_ms + delay_ms], rows[-1:]).tolist()
         chosen = dice.sample(range(len(handles)), min(3, len(handles)))
         completed = [handles[number] for number in chosen if requests[number].satisfy()]
         assert sorted(batches.complete_many([handles[number] for number in chosen]).tolist()) == sorted(completed)
-        of_key = batches.check_and_complete(dice.randrange(3)).tolist() if dice.random() < 0.1 else []
-        assert all(requests[handles.index(handle)].satisfy() for handle in of_key)
+        key = dice.randrange(30)
+        of_key = [handles[number] for number, row in enumerate(rows) if key in row and requests[number].satisfy()]
+        assert batches.check_and_complete(key).tolist() == of_key
         before, due = old.expired, batches.advance(now_ms)[0].tolist()
         old.advance(now_ms)
         assert old.expired - before == len(due)
