@@ -38,10 +38,13 @@ SENDERS: Final = (
 
 
 def reader_of(
-    root: str, process: Callable[[], str | None] = lambda: "7", last_wait_ms: int | None = None, **stream: int
+    root: str,
+    process: Callable[[], str | None] = lambda: "7",
+    last_wait_ms: int | None = None,
+    stream: StreamSettings | None = None,
 ) -> TablesReader:
     """A reader of tables with the job that seems to run on this machine."""
-    settings = Settings(tables=TablesSettings(root=root), stream=StreamSettings(**stream))
+    settings = Settings(tables=TablesSettings(root=root), stream=stream or StreamSettings())
     return TablesReader(settings, JobSigns(process, lambda: last_wait_ms))
 
 

@@ -198,6 +198,7 @@ def test_what_is_proposed_at_the_end_works(has_throttled: bool, played: tuple[De
     decision_id = recent[0]["decision_id"][:8] if recent else None
     told = [paste(command) for command in at_the_end(decision_id, 3 if has_throttled else 0, folder.candidate)]
     if has_throttled:
+        assert decision_id is not None
         explained, throttles, compared = told
         assert decision_id in explained
         assert f"{OFFENDER[0]}/*" in throttles

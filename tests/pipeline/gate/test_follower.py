@@ -48,13 +48,13 @@ class KafkaPair:
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[ThrottleTopic, KafkaFollower]]:
     if request.param == "memory":
         broker = TopicBroker()
-        topic, follower = MemoryTopic(broker), MemoryFollower(broker)
+        made: tuple[ThrottleTopic, KafkaFollower] = MemoryTopic(broker), MemoryFollower(broker)
     else:
-        made = KafkaPair(request.getfixturevalue("broker").bootstrap_servers)
-        topic, follower = made.topic, made.follower()
-    yield topic, follower
-    follower.close()
-    topic.close()
+        of_kafka = KafkaPair(request.getfixturevalue("broker").bootstrap_servers)
+        made = of_kafka.topic, of_kafka.follower()
+    yield made
+    for one in reversed(made):
+        one.close()
 
 
 def test_what_is_published_together_is_handed_over_together_and_none_after_the_close(
