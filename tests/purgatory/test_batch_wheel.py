@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from purgatory.batch_wheel import (
+    HANDLE,
     MAX_PENDING,
     MAX_TIME_MS,
     SEQUENCE_MASK,
     BatchTimingWheel,
+    Levels,
     Slab,
     expiration_order,
 )
@@ -191,6 +193,15 @@ class WheelAgainstDictionary(RuleBasedStateMachine):
 
 WheelAgainstDictionary.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 TestWheelAgainstDictionary = WheelAgainstDictionary.TestCase
+
+
+def test_a_bucket_of_many_tiny_chunks_is_joined_in_order() -> None:
+    levels = Levels()
+    for handle in range(1000):
+        levels.place(np.array([[77, handle]]), 0)
+    due = levels.drain(0, 77).due
+    assert len(due) <= 128
+    assert np.concatenate(due)[:, HANDLE].tolist() == list(range(1000))
 
 
 @pytest.mark.parametrize("span_ms", [255, 256, 65_535, 65_536, 2**32 - 1, 2**32, MAX_TIME_MS])
