@@ -112,6 +112,16 @@ def test_a_sensor_of_a_default_has_an_entry_where_it_changes_no_other_quota(
     assert asked(*rows, sensors=(tags,)) == wanted
 
 
+def test_a_grant_that_is_forgotten_leaves_room_for_another() -> None:
+    grants, (first, second) = OwnGrants(most_per_user=1), (EntryKey("bob", name, PRODUCER) for name in ("etl", "web"))
+    grants.load(QuotaSnapshot.from_rows([quota_row(D, D, producer_byte_rate=5.0)], 1))
+    grants.ask([first, second])
+    assert ([*grants.granted], grants.left_out) == ([first], {"bob": 1})
+    grants.forget([first])
+    grants.ask([second])
+    assert ([*grants.granted], grants.left_out) == ([second], {})
+
+
 NAMES = st.sampled_from(["a", "b", D, ""])
 ROWS = st.lists(
     st.tuples(NAMES, NAMES, st.sampled_from(["enforce", "exempt"])).filter(lambda row: row[:2] != ("", "")),

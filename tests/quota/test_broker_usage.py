@@ -77,3 +77,9 @@ def test_the_recent_rate_forgets_after_three_seconds() -> None:
     rates.record(np.array([0]), NOW_MS // 1000, np.array([6_000]), np.array([NOW_MS]))
     seen = [rates.view(np.array([[0]]), NOW_MS + age_ms).recent[0, 0] for age_ms in (0, 999, 1_000, 2_999, 3_000)]
     assert seen == [3_000.0, 6_000 / 2.999, 3_000.0, 6_000 / 2.999, 0.0]
+
+
+def test_request_time_is_a_percentage_of_one_thread() -> None:
+    rates = BrokerRates(2, NOW_MS)
+    rates.record(np.array([0]), NOW_MS // 1000, np.array([1_000_000_000]), np.array([NOW_MS]))
+    assert rates.view(np.array([[0]]), NOW_MS).observed[0, 0] == 10.0

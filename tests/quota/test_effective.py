@@ -45,14 +45,20 @@ LESS = "set max.request.size to at most 299, or raise the quota to 300.0 B/s"
 EXPIRE, LEAVES = "requests expire at 30 s", "at 30 s, and a consumer leaves its group at 5 min"
 
 
+def after_many_small(request_count: int = 0, **used: int) -> pa.Table:
+    """Usage of so many requests, nine seconds after many small ones, which would hide a large one in an average."""
+    small = usage_row(NOW_MS - 9_000, produced_bytes=1, fetched_bytes=1)
+    return table([small, usage_row(NOW_MS, **used)]).append_column("request_count", pa.array([100, request_count]))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "used", "ends"),
     [
         ({}, {"producer_byte_rate": 300.0}, {"produced_bytes": 900, "request_count": 3}, ""),
         ({}, {"producer_byte_rate": 299.0}, {"produced_bytes": 900, "request_count": 3}, LESS),
-        ({}, RATE, {"produced_bytes": 40_000}, ""),
+        ({}, RATE, {"produced_bytes": 39_999}, ""),
         ({}, RATE, {"produced_bytes": 42_000}, EXPIRE),
-        ({}, {"consumer_byte_rate": 1_000.0}, {"fetched_bytes": 310_000}, EXPIRE),
+        ({}, {"consumer_byte_rate": 1_000.0}, {"fetched_bytes": 309_999}, EXPIRE),
         ({}, {"consumer_byte_rate": 1_000.0}, {"fetched_bytes": 312_000}, LEAVES),
         ({}, {**RATE, "mode": "shadow"}, {"produced_bytes": 42_000}, ""),
         ({}, {**RATE, "mode": "exempt"}, {"produced_bytes": 42_000}, ""),
@@ -63,7 +69,7 @@ EXPIRE, LEAVES = "requests expire at 30 s", "at 30 s, and a consumer leaves its 
 def test_a_bound_that_stops_a_client_as_it_is_is_warned_of(
     old: dict[str, Any], new: dict[str, Any], used: dict[str, int], ends: str
 ) -> None:
-    usage = table([usage_row(NOW_MS, **used)]).append_column("request_count", pa.array([used.get("request_count", 0)]))
+    usage = after_many_small(**used)
     before, after = (QuotaSnapshot.from_rows([quota_row(**row)] if row else [], 0) for row in (old, new))
     moved = standing_changes(table([usage_row(NOW_MS)]), before, after)
     found = bound_warnings(moved, usage, loaded(quota_row(**new)))
@@ -85,7 +91,7 @@ def test_a_bound_that_stops_a_client_as_it_is_is_warned_of(
 def test_a_request_of_more_than_a_second_of_the_bound_is_named_with_what_to_do(
     bound: float, mode: str, request_count: int, is_found: bool
 ) -> None:
-    usage = table([usage_row(NOW_MS, fetched_bytes=500)]).append_column("request_count", pa.array([request_count]))
+    usage = after_many_small(request_count, fetched_bytes=500)
     quotas = QuotaSnapshot.from_rows([quota_row(consumer_byte_rate=bound, mode=mode)], 1)
     told = (
         "one fetch of u/c had at least 500.0 B, 5.0 s of its consumer_byte_rate 100.0 B/s: "

@@ -84,6 +84,8 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     cap = {quota_type: data.draw(caps) for quota_type in TYPES}
     engine = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt)
     model = ScalarModel(num_samples, window_ms, cap, scope, carry_debt)
+    # A debt of ten bursts is paid by then, and a bucket full when late usage comes: the model need not expire anything.
+    idle_ms = (12 * num_samples + 4 if carry_debt else num_samples) * window_ms
     now_ms = START_MS + data.draw(st.integers(0, 10_000))
     entities = table(ENTITIES)
     for version in range(data.draw(st.integers(1, 4))):
@@ -102,6 +104,7 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
                 model.forgive(*sensor)
             usage = data.draw(batch(now_ms, num_samples, window_ms))
             assert engine.record(table(usage), now_ms).to_pylist() == model.record(usage, now_ms)
+            engine.expire_idle(now_ms, idle_ms)
             look_ms = now_ms + data.draw(st.integers(0, 13 * window_ms))
             assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
             assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)
@@ -227,6 +230,16 @@ def test_usage_that_can_not_be_is_refused_before_anything_changes(change: dict[s
     with pytest.raises(InvalidUsage, match="|".join(change)):
         decide(engine, AT_MS + 500, good, {**usage_row(AT_MS), **change})
     assert owed(engine, AT_MS)["observed"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "fault"),
+    [("user", None, "is not in the table"), ("produced_bytes", pa.array([1.5]), "has the type double")],
+)
+def test_a_column_that_is_missing_or_of_another_type_is_named(name: str, column: pa.Array | None, fault: str) -> None:
+    usage = table([usage_row(AT_MS)]).drop_columns([name])
+    with pytest.raises(InvalidUsage, match=f"column '{name}' {fault}"):
+        loaded().record(usage if column is None else usage.append_column(name, column), AT_MS)
 
 
 def test_time_does_not_go_back() -> None:
