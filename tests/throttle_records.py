@@ -11,9 +11,37 @@ from hypothesis import strategies as st
 from quota.entity import QUOTA_TYPES
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import MESSAGE_COLUMNS, SENSOR, Message, ThrottleEventRow, ThrottleRecord, message_of
-from tests.pipeline.throttle import factories
 
 _SCHEMA = arrow_schema(ThrottleEventRow)
+
+
+def record(publish_seq: int = 1, until_ms: int = 5_000, **changes: Any) -> ThrottleRecord:
+    fields: dict[str, Any] = {
+        "action": "throttle",
+        "cluster": "c",
+        "broker_id": "",
+        "user": "alice",
+        "client_id": "etl",
+        "throttle_time_ms": 1_000,
+        "throttled_until_ms": until_ms,
+        "quota_type": "producer_byte_rate",
+        "sensor": ("alice", "etl"),
+        "observed": 2.0,
+        "bound": 1.0,
+        "window_ms": 10_000,
+        "tokens": None,
+        "owed_ms": 1_000,
+        "cause": "violation",
+        "decision_id": "d",
+        "publish_seq": publish_seq,
+        "batch_id": 1,
+        "quota_version": 1,
+    }
+    return ThrottleRecord(**fields | changes)
+
+
+def release(publish_seq: int, **changes: Any) -> ThrottleRecord:
+    return record(publish_seq, action="release", throttle_time_ms=0, **changes)
 
 
 def row_of(record: ThrottleRecord) -> dict[str, Any]:
@@ -50,7 +78,7 @@ def messages(draw: st.DrawFn) -> Message:
     action, until_ms = draw(st.sampled_from(("throttle", "throttle", "release"))), draw(st.integers(1, LAST_END_MS))
     client_id = draw(st.none() | st.sampled_from(CLIENT_IDS))
     excepted = draw(st.lists(st.sampled_from(CLIENT_IDS), max_size=2))
-    one = factories.record(
+    one = record(
         1, until_ms,
         action=action,
         throttle_time_ms=until_ms if action == "throttle" else 0,

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from schemas.names import UnreadableRecord
 from schemas.throttle_record import ThrottleRecord
+from tests import throttle_records
 from tests.pages.blocks import ROOT, blocks_of
-from tests.pipeline.throttle import factories
 from tests.throttle_records import message, row_of, stored_record
 
 FIELDS: dict[str, Any] = {
-    **dict(factories.record(12, 1_700_000_001_500, throttle_time_ms=1500)),
+    **dict(throttle_records.record(12, 1_700_000_001_500, throttle_time_ms=1500)),
     "cluster": "c 1",
     "user": "älice",
     "decision_id": "7f3a000000000000",

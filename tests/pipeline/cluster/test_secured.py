@@ -46,11 +46,11 @@ from pipeline.jvm.jars import fetch
 from pipeline.meter.usage_topic import KafkaUsageTopic, Message
 from pipeline.throttle.publisher import Marker
 from pipeline.throttle.topic import KafkaThrottleTopic
+from tests import throttle_records
 from tests.pipeline.brokers.quota_broker import user
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.cluster.certificates import Authority, TokenEndpoint, TokenSigner, token_endpoint
 from tests.pipeline.cluster.test_connecting import refusal_of
-from tests.pipeline.throttle import factories
 from tests.throttle_records import message, rows_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -205,7 +205,7 @@ def test_admin_producer_and_follower_sign_in(secured: Secured, topic: str, mecha
     with access.admin() as admin:
         assert [found["error_code"] for found in admin.describe_topics([topic])] == [0]
     producer: Any = access.open(KafkaProducer)
-    record = factories.record(user=mechanism, until_ms=FAR_AHEAD_MS)
+    record = throttle_records.record(user=mechanism, until_ms=FAR_AHEAD_MS)
     sent = message(record)
     producer.send(topic, key=sent.key, value=sent.value).get(timeout=PATIENCE_SECONDS)
     producer.close()
@@ -293,7 +293,7 @@ def work_as_a_job(topics: Secured) -> None:
     try:
         found = topic.open()
         number = 0 if found is None else found.next_seq
-        topic.publish(rows_of(factories.record(number)), Marker(number + 1))
+        topic.publish(rows_of(throttle_records.record(number)), Marker(number + 1))
         assert topic.committed() == topic.open() == Marker(number + 1)
         assert topic.end().publish_seq == number
     finally:

@@ -7,7 +7,7 @@ from pipeline.gate.waiting_room import GateLimits, Occupancy
 from tests.fakes.clock import ManualClock
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import TopicBroker
-from tests.pipeline.throttle.factories import record, release
+from tests.throttle_records import record, release
 from tests.waiting import wait_until
 
 START_MS = 1_000

@@ -21,8 +21,7 @@ from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.follower import MemoryFollower
 from tests.fakes.topic import MemoryTopic, TopicBroker
-from tests.pipeline.throttle.factories import record, release
-from tests.throttle_records import message, rows_of
+from tests.throttle_records import message, record, release, rows_of
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 

@@ -19,8 +19,8 @@ from schemas.throttle_record import Message, ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.forking import in_a_child
 from tests.pipeline.meter.reported_broker import make_topics
-from tests.pipeline.throttle.factories import ALICE, record, release
-from tests.throttle_records import CLIENTS, CLUSTERS, LAST_END_MS, held_until_ms, message, messages
+from tests.pipeline.throttle.factories import ALICE
+from tests.throttle_records import CLIENTS, CLUSTERS, LAST_END_MS, held_until_ms, message, messages, record, release
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 

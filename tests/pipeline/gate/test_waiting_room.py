@@ -21,8 +21,8 @@ from quota.entity import QUOTA_TYPES
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock
-from tests.pipeline.throttle.factories import ALICE, record, release
-from tests.throttle_records import held_until_ms, message
+from tests.pipeline.throttle.factories import ALICE
+from tests.throttle_records import held_until_ms, message, record, release
 
 START_MS = 1_000
 

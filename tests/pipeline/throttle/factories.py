@@ -12,7 +12,7 @@ from quota.decisions import Asked, Claims
 from quota.entity import QUOTA_TYPES
 from quota.usage import EntityNames
 from schemas.names import ClientKey
-from schemas.throttle_record import Action, Cause, Target, ThrottleRecord
+from schemas.throttle_record import Action, Cause, Target
 
 ALICE = ClientKey("", "alice", "etl")
 BOB = ClientKey("", "bob", "")
@@ -102,32 +102,3 @@ def due(end_ms: int = 10_000, due_ms: int | None = None) -> Throttles:
     times = np.array([end_ms]), np.array([end_ms - 300 if due_ms is None else due_ms])
     none = np.zeros(1, np.int64)
     return Throttles(np.full(1, None, np.object_), one.quota_type, one.bound, one.level, none, none, *times)
-
-
-def record(publish_seq: int = 1, until_ms: int = 5_000, **changes: Any) -> ThrottleRecord:
-    fields: dict[str, Any] = {
-        "action": "throttle",
-        "cluster": "c",
-        "broker_id": "",
-        "user": "alice",
-        "client_id": "etl",
-        "throttle_time_ms": 1_000,
-        "throttled_until_ms": until_ms,
-        "quota_type": "producer_byte_rate",
-        "sensor": ("alice", "etl"),
-        "observed": 2.0,
-        "bound": 1.0,
-        "window_ms": 10_000,
-        "tokens": None,
-        "owed_ms": 1_000,
-        "cause": "violation",
-        "decision_id": "d",
-        "publish_seq": publish_seq,
-        "batch_id": 1,
-        "quota_version": 1,
-    }
-    return ThrottleRecord(**fields | changes)
-
-
-def release(publish_seq: int, **changes: Any) -> ThrottleRecord:
-    return record(publish_seq, action="release", throttle_time_ms=0, **changes)

@@ -18,8 +18,7 @@ from pipeline.errors import MessageTooLarge, TransactionFenced, TransactionUndec
 from pipeline.throttle.publisher import Marker, ThrottleTopic, TopicEnd
 from pipeline.throttle.topic import KafkaThrottleTopic
 from tests.fakes.topic import MemoryTopic, TopicBroker
-from tests.pipeline.throttle.factories import record, release
-from tests.throttle_records import message, rows_of
+from tests.throttle_records import message, record, release, rows_of
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

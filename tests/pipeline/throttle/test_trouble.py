@@ -20,8 +20,7 @@ from pipeline.jvm.jars import fetch
 from pipeline.throttle.publisher import Marker
 from pipeline.throttle.topic import KafkaThrottleTopic
 from schemas.throttle_record import ThrottleRecord
-from tests.pipeline.throttle.factories import record
-from tests.throttle_records import rows_of
+from tests.throttle_records import record, rows_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.broker
