@@ -239,8 +239,6 @@ def explain(
 
 def _held_without_decision(root: str, first: str, client_id: str | None) -> NotFound | None:
     """The error for a client that kquota never decided about, and that its brokers hold; None for any other."""
-    from pipeline.tables.quotas.source import QuotaSource
-    from pipeline.tables.quotas.table import QuotaTable
     from pipeline.tables.rates import held_by_brokers
     from pipeline.tables.throttles import large_requests_of
 
@@ -248,11 +246,10 @@ def _held_without_decision(root: str, first: str, client_id: str | None) -> NotF
     splits = [("/".join(parts[:place]), "/".join(parts[place:])) for place in range(1, len(parts))]
     names = [(user, one) for user, name in splits for one in dict.fromkeys((name, name.rpartition("@")[0] or name))]
     for user, name in names if client_id is None else [(first, client_id)]:
-        client_id = None if name == "*" else name
-        by_brokers = held_by_brokers(root, user, client_id, wall_ms())
+        client = user, None if name == "*" else name
+        by_brokers = held_by_brokers(root, *client, wall_ms())
         if by_brokers is not None:
-            quotas = QuotaSource(QuotaTable(root)).pin()
-            reasons = "; ".join([by_brokers, *large_requests_of(root, quotas, user, client_id)])
+            reasons = "; ".join([by_brokers, *large_requests_of(root, *client)])
             message = f"{user}/{name} is not held by kquota, which has no decision of it; {reasons}"
             return NotFound(message, f"see its use and its quota: {command_text('quotas', 'describe', '-o', 'wide')}")
     return None

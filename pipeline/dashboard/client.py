@@ -213,7 +213,7 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str])
         "effective": _effective_rows(reader, found),
         "on_brokers": [{**on_brokers_row(one), "text": on_brokers_line(one)} for one in on_brokers],
         "held_by_brokers": held_by_brokers(reader.root, *client, state.now_ms),
-        "large_requests": large_requests_of(reader.root, reader.snapshot(), *client),
+        "large_requests": large_requests_of(reader.root, *client, reader.snapshot()),
     }
 
 

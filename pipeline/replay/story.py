@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.clock import clock_time, seconds
 from pipeline.tables.broker_quotas import enforced_for
 from pipeline.tables.quotas.history import QuotaOrigin, shown
-from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import held_by_brokers
 from pipeline.tables.throttles import (
     Held,
@@ -208,11 +206,11 @@ def tell_story(
         client: That one, a user with None for all its client-ids; by default the decision's.
         running: The last records of all who are held at `now_ms`, if these are known; see `running_throttles`.
     """
-    root, quotas = settings.tables.root, QuotaTable(settings.tables.root)
+    root = settings.tables.root
     story = story_of(root, decision)
-    row, origin = story.decision, origin_of_bound(quotas, story.decision)
+    row, origin = story.decision, origin_of_bound(root, story.decision)
     max_age_ms, min_hold_ms = settings.stream.max_decision_age_ms, settings.purgatory.min_hold_ms
-    unpublished = None if story.events else why_unpublished(root, quotas, row, max_age_ms, min_hold_ms)
+    unpublished = None if story.events else why_unpublished(root, row, max_age_ms, min_hold_ms)
     nothing = None if unpublished is None else why_nothing(unpublished, max_age_ms)
     on_brokers = enforced_for(root, row["user"], row["client_id"] or "", [row["quota_type"]])
     set_by, now, large = origin_line(row, origin), None, list[str]()
@@ -221,7 +219,7 @@ def tell_story(
         if running is None:
             running = running_throttles(root, now_ms, Wanted(user, client_id), min_hold_ms)
         until_ms, by_brokers = Held(running).until_ms(user, client_id), held_by_brokers(root, user, client_id, now_ms)
-        large = large_requests_of(root, QuotaSource(quotas).pin(), user, client_id)
+        large = large_requests_of(root, user, client_id)
         now = now_line(until_ms, story.events, now_ms, by_brokers)
     document: dict[str, Any] = {
         "decision": row,

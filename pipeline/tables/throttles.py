@@ -14,11 +14,12 @@ from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.port import TARGET, Condition, table_uri
 from pipeline.tables.queries import StoredTable, key_list, last_throttles, predicates, recent_usage, rows_of
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
-from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.source import newest_valid, valid_snapshot
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import broker_hold_text, broker_holds
 from quota.effective import large_requests, resolved
 from quota.entity import QUOTA_TYPES, Level, entity_at
+from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import SOON, TIMES_SOON
 from schemas.rows import DecisionRow
@@ -173,11 +174,11 @@ def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*found, *(row for row in later if row["publish_seq"] not in known)]
 
 
-def origin_of_bound(table: QuotaTable, decision: dict[str, Any]) -> QuotaOrigin | None:
+def origin_of_bound(root: str, decision: dict[str, Any]) -> QuotaOrigin | None:
     """The edit that set the bound of a decision; None if the quota table no longer has that version."""
     entity = entity_at(Level(decision["level"]), decision["sensor_user"], decision["sensor_client_id"])
     try:
-        return origin_of(table, decision["quota_version"], *entity, decision["quota_type"])
+        return origin_of(QuotaTable(root), decision["quota_version"], *entity, decision["quota_type"])
     except TableMissing:
         return None
 
@@ -215,8 +216,8 @@ def _in_other_sensors(
     if decision["mode"] == "shadow" or not clients:
         return set()
     try:
-        quotas = QuotaSource(QuotaTable(root)).at(decision["quota_version"])
-    except TableMissing:
+        quotas = valid_snapshot(QuotaTable(root).read(decision["quota_version"]))
+    except (TableMissing, InvalidQuotas):
         return set()
     users, client_ids = zip(*clients, strict=True)
     rows = resolved(pa.table({"user": pa.array(users), "client_id": pa.array(client_ids)}), quotas)
@@ -415,9 +416,7 @@ class Unpublished:
     least_ms: int | None = None
 
 
-def why_unpublished(
-    root: str, quotas: QuotaTable, decision: Mapping[str, Any], max_age_ms: int, min_hold_ms: int
-) -> Unpublished:
+def why_unpublished(root: str, decision: Mapping[str, Any], max_age_ms: int, min_hold_ms: int) -> Unpublished:
     """Why no record has the id of a decision, in the order in which the job itself decides; else `too_old`."""
     if not decision["asks_hold"]:
         return _unasked(root, decision)
@@ -437,8 +436,10 @@ def why_unpublished(
     if max(decision["throttle_time_ms"], decision["owed_ms"]) < min_hold_ms * (TIMES_SOON if soon else 1):
         return Unpublished("too_short", record=soon[-1] if soon else None, least_ms=min_hold_ms)
     # By the first later version that was in force within a minute of the batch.
-    later = [commit for commit in quotas.history() if commit.version > decision["quota_version"]]
-    edits = [one.version for one in later if one.committed_at_ms <= collected_ms + 60_000]
+    edits = list[int]()
+    with suppress(TableMissing):
+        later = (one for one in QuotaTable(root).history() if one.version > decision["quota_version"])
+        edits = [one.version for one in later if one.committed_at_ms <= collected_ms + 60_000]
     return Unpublished("edited", quota_version=min(edits)) if edits else Unpublished("too_old")
 
 
@@ -483,11 +484,19 @@ def no_decision(root: str, wanted: str) -> NotFound:
 _REQUESTS: Final = ("user", "client_id", "sample_start_ms", "produced_bytes", "fetched_bytes", "request_count")
 
 
-def large_requests_of(root: str, quotas: QuotaSnapshot, user: str, client_id: str | None) -> list[str]:
-    """`quota.effective.large_requests` of a client in the last minutes.
+def large_requests_of(root: str, user: str, client_id: str | None, quotas: QuotaSnapshot | None = None) -> list[str]:
+    """`quota.effective.large_requests` of a client in the last minutes. Without quotas in force there are none.
 
-    * `client_id`: None = all clients of the user.
+    Args:
+        client_id: None = all clients of the user.
+        quotas: Those in force, if they are known.
     """
+    if quotas is None:
+        try:
+            table = QuotaTable(root)
+            quotas = newest_valid(table, table.version())
+        except (TableMissing, InvalidQuotas):
+            return []
     named: list[Condition] = [("user", "=", user), *([] if client_id is None else [("client_id", "=", client_id)])]
     usage = recent_usage(table_uri(root, "usage"), _REQUESTS, named)
     return [] if usage is None else large_requests(usage, quotas)

@@ -5,8 +5,10 @@ import re
 import shlex
 from collections import Counter
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
@@ -19,6 +21,8 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import why_unpublished
 from quota.replay import Evaluation
+from schemas.arrow import arrow_schema
+from schemas.rows import QuotaRow
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.replay.kept import AUDIT, KeptJob
 from tests.pipeline.tables.event_table import EventTable
@@ -65,7 +69,7 @@ class Tables:
         self.events.write(("app", action, AT_MS + written_ms, throttle_time_ms), **about)
 
     def why(self, **changes: Any) -> str:
-        found = why_unpublished(self.root, QuotaTable(self.root), DECISION | changes, MAX_AGE_MS, 1_000)
+        found = why_unpublished(self.root, DECISION | changes, MAX_AGE_MS, 1_000)
         return why_nothing(found, MAX_AGE_MS).removeprefix("published: nothing")
 
 
@@ -330,6 +334,20 @@ def test_a_client_is_told_its_newest_throttle_and_not_a_newer_decision(
         assert advice.startswith(
             "one produce request of alice/etl had at least 90.0 kB, 90.0 s of its producer_byte_rate "
         )
+
+
+NOBODY = {"user": "", "client_id": "", "mode": "enforce"}
+
+
+@pytest.mark.parametrize("rows", [None, [NOBODY]], ids=["no table", "no valid version"])
+def test_a_decision_is_explained_without_quotas_in_force(rows: list[Any] | None, throttled: Throttled) -> None:
+    uri = table_uri(throttled.job.root, "quotas")
+    rmtree(uri)
+    if rows is not None:
+        write_deltalake(uri, pa.Table.from_pylist(rows, arrow_schema(QuotaRow)))
+    told = throttled.explained("alice", "etl")
+    assert told.startswith(f"decision {throttled.ids[1]}: ")
+    assert told.endswith("\nnow: not held\n")
 
 
 def test_a_user_alone_is_answered_with_what_to_name(throttled: Throttled) -> None:
