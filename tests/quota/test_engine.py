@@ -84,8 +84,6 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     cap = {quota_type: data.draw(caps) for quota_type in TYPES}
     engine = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt)
     model = ScalarModel(num_samples, window_ms, cap, scope, carry_debt)
-    # A debt of ten bursts is paid by then, and a bucket full when late usage comes: the model need not expire anything.
-    idle_ms = (12 * num_samples + 4 if carry_debt else num_samples) * window_ms
     now_ms = START_MS + data.draw(st.integers(0, 10_000))
     entities = table(ENTITIES)
     for version in range(data.draw(st.integers(1, 4))):
@@ -104,7 +102,6 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
                 model.forgive(*sensor)
             usage = data.draw(batch(now_ms, num_samples, window_ms))
             assert engine.record(table(usage), now_ms).to_pylist() == model.record(usage, now_ms)
-            engine.expire_idle(now_ms, idle_ms)
             look_ms = now_ms + data.draw(st.integers(0, 13 * window_ms))
             assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
             assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)
