@@ -278,8 +278,8 @@ class QuotaEngine:
         for key in enforced if is_known.any() else ():
             quota_type = key[1]
             of_type, is_other = self._sensors.by_key.get(key), preferred != quota_type
-            if of_type is None:
-                continue  # no usage came since it has quotas
+            if of_type is None or not len(of_type.level):
+                continue  # no usage came since it has quotas, or for an hour
             ids = sensors[quota_type] = np.where(is_user, users, self._sensors.entities.sensors(key, entities))
             holds_user = of_type.holds_user[ids]
             is_known &= np.where(is_user, is_other | (of_type.is_resolved[ids] & holds_user), ids != UNRESOLVED)
@@ -294,7 +294,8 @@ class QuotaEngine:
         at = types, np.arange(len(types))
         level = np.zeros(len(types), np.int64)
         for quota_type in range(len(QUOTA_TYPES)):
-            if enforcing := self._sensors.by_key.get((Side.ENFORCED, quota_type)):
+            enforcing = self._sensors.by_key.get((Side.ENFORCED, quota_type))
+            if enforcing is not None and len(enforcing.level):
                 rows = (types == quota_type).nonzero()[0]
                 level[rows] = enforcing.level.take(sensors[quota_type, rows], mode="clip")
         numbers, own = self._sensors.numbers, sensors[at]

@@ -84,6 +84,8 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     cap = {quota_type: data.draw(caps) for quota_type in TYPES}
     engine = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt)
     model = ScalarModel(num_samples, window_ms, cap, scope, carry_debt)
+    # A debt of ten bursts is paid by then, and a bucket full when late usage comes: the model need not expire anything.
+    idle_ms = (12 * num_samples + 4 if carry_debt else num_samples) * window_ms
     now_ms = START_MS + data.draw(st.integers(0, 10_000))
     entities = table(ENTITIES)
     for version in range(data.draw(st.integers(1, 4))):
@@ -102,6 +104,7 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
                 model.forgive(*sensor)
             usage = data.draw(batch(now_ms, num_samples, window_ms))
             assert engine.record(table(usage), now_ms).to_pylist() == model.record(usage, now_ms)
+            engine.expire_idle(now_ms, idle_ms)
             look_ms = now_ms + data.draw(st.integers(0, 13 * window_ms))
             assert engine.evaluate(entities, look_ms).to_pylist() == model.evaluate(ENTITIES, look_ms)
             assert engine.resolve(entities).to_pylist() == model.resolve(ENTITIES)
@@ -327,6 +330,13 @@ def test_late_usage_refills_its_bucket_to_the_end_of_each_of_its_windows() -> No
     late = [usage_row(AT_MS - LATE_MS + 1_000 * second, produced_bytes=1_000) for second in range(40)]
     assert decide(engine, AT_MS, *late) == []
     assert owed(engine, AT_MS)["tokens"] == 11_000.0  # it used what its quota allows, however late it was reported
+
+
+def test_a_client_is_asked_about_after_the_last_sensor_has_expired() -> None:
+    engine = loaded(quota_row("a", producer_byte_rate=1_000), quota_row("b", "c", request_percentage=5))
+    decide(engine, AT_MS, usage_row(AT_MS, user="a", produced_bytes=1))
+    assert engine.expire_idle(AT_MS + 3_600_001) == 2
+    claims_by_key_are_those_by_name(engine, AT_MS + 3_600_001)
 
 
 def test_usage_of_a_debt_that_the_rate_sees_too_is_a_violation_and_no_debt() -> None:
