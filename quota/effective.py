@@ -148,10 +148,12 @@ MAX_POLL_INTERVAL_MS: Final = 300_000
 _CLIENT: Final = ["user", "client_id"]
 _BYTES: Final = {"producer_byte_rate": "produced_bytes", "consumer_byte_rate": "fetched_bytes"}
 _REQUESTS: Final = {
-    "producer_byte_rate": ("produce request", "max.request.size"),
-    "consumer_byte_rate": ("fetch", "fetch.max.bytes"),
+    "producer_byte_rate": ("produce request", "batch.size and max.request.size"),
+    "consumer_byte_rate": ("fetch", "fetch.max.bytes and max.partition.fetch.bytes"),
 }
-"""What a request is called, and the client's setting that bounds it."""
+"""What a request is called, and the client's settings that bound it."""
+_LEAST_LIMIT_BYTES: Final = 16_384
+"""`batch.size` of Kafka's producers by default. A client with much less could not send its records."""
 
 
 def bound_warnings(moved: Sequence[Mapping[str, Any]], usage: pa.Table, engine: QuotaEngine) -> list[str]:
@@ -213,8 +215,10 @@ def _is_lower(old: float | None, new: float | None) -> bool:
 def large_requests(usage: pa.Table, quotas: QuotaSnapshot) -> list[str]:
     """A sentence for each client with requests that take more than a second of its bound: how large, and what to do.
 
+    Seconds are rounded to a tenth.
+
     * `usage`: Rows of `usage`: user, client_id, sample_start_ms, produced_bytes, fetched_bytes, request_count. Scraped
-        ones do not say how many requests there were: of these clients nothing is said.
+        ones do not say how many requests there were, and do not count.
     """
     clients, largest = usage.group_by(_CLIENT).aggregate([]), _largest_requests(usage)
     return [
@@ -229,22 +233,23 @@ def _large_request(
     client: tuple[str, str], quota_type: str, bound: float, largest: Mapping[tuple[str, str, str], float]
 ) -> list[str]:
     largest_bytes = largest.get((*client, quota_type), 0.0)
-    if largest_bytes <= bound:
+    seconds = round(largest_bytes / bound, 1)
+    if seconds <= 1.0:
         return []
-    name, limit = _REQUESTS[quota_type]
+    name, limits = _REQUESTS[quota_type]
     size, rate = (rate_text(quota_type, one) for one in (largest_bytes, bound))
     enough = rate_text(quota_type, rounded_up(largest_bytes, quota_type))
+    smaller = f"set {limits} to at most {int(bound)}, or " if bound >= _LEAST_LIMIT_BYTES else ""
     return [
-        f"one {name} of {'/'.join(client)} had at least {size.removesuffix('/s')}, {largest_bytes / bound:.1f} s of "
-        f"its {quota_type} {rate}: set {limit} to at most {max(int(bound), 1)}, or raise the quota to {enough}"
+        f"one {name} of {'/'.join(client)} had at least {size.removesuffix('/s')}, {seconds} s of its {quota_type} "
+        f"{rate}: {smaller}raise the quota to {enough}"
     ]
 
 
 def _largest_requests(usage: pa.Table) -> dict[tuple[str, str, str], float]:
     """User, client-id and quota type -> bytes: the mean request of the sample window in which that was largest."""
-    by_window = usage.group_by([*_CLIENT, "sample_start_ms"])
-    sums = by_window.aggregate([(name, "sum") for name in (*_BYTES.values(), "request_count")])
-    counted = sums.filter(pc.field("request_count_sum") > 0)
+    by_window = usage.filter(pc.field("request_count") > 0).group_by([*_CLIENT, "sample_start_ms"])
+    counted = by_window.aggregate([(name, "sum") for name in (*_BYTES.values(), "request_count")])
     means = {name: pc.divide(counted[f"{of}_sum"], counted["request_count_sum"]) for name, of in _BYTES.items()}
     of_client = pa.table({name: counted[name] for name in _CLIENT} | means).group_by(_CLIENT)
     rows = of_client.aggregate([(name, "max") for name in means]).to_pylist()

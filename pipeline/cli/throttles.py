@@ -220,6 +220,7 @@ def explain(
     or its user's, and whether the client is held now. USER/* is a throttle of all client-ids of a user.
     """
     from pipeline.replay.story import tell_story
+    from pipeline.tables.throttles import large_requests_of
 
     settings = source.settings()
     try:
@@ -227,14 +228,15 @@ def explain(
     except NotFound as exc:
         raise _held_without_decision(settings.tables.root, first, client_id) or exc from exc
     found = tell_story(settings, decision, wall_ms() if of_client else None, of_client)
+    large = large_requests_of(settings.tables.root, *of_client) if of_client else []
     if is_table(output):
         facts = [f"  {name:<9} {text}" for name, text in found.facts]
         bars = _bars(found.story, settings.engine.sample_window_ms)
         lines = [found.title, *facts, "", found.samples, *bars, "", *found.published]
         lines += [] if found.now is None else [found.now]
-        say(*lines, *found.large_requests)
+        say(*lines, *large)
     else:
-        print_rows([found.document], output)
+        print_rows([{**found.document, "large_requests": large} if of_client else found.document], output)
 
 
 def _held_without_decision(root: str, first: str, client_id: str | None) -> NotFound | None:

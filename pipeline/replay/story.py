@@ -15,7 +15,6 @@ from pipeline.tables.throttles import (
     Story,
     Unpublished,
     Wanted,
-    large_requests_of,
     origin_of_bound,
     running_throttles,
     story_of,
@@ -178,7 +177,6 @@ class StoryText:
         samples: What the samples are, or that they are no longer kept.
         published: A line on the records, and one for each.
         now: How the client is held now that was asked for; None if a decision was asked for.
-        large_requests: Of that client: those of its requests that are too large for its bounds.
         document: For programs.
     """
 
@@ -188,7 +186,6 @@ class StoryText:
     samples: str
     published: Sequence[str]
     now: str | None
-    large_requests: Sequence[str]
     document: Mapping[str, Any]
 
 
@@ -213,13 +210,12 @@ def tell_story(
     unpublished = None if story.events else why_unpublished(root, row, max_age_ms, min_hold_ms)
     nothing = None if unpublished is None else why_nothing(unpublished, max_age_ms)
     on_brokers = enforced_for(root, row["user"], row["client_id"] or "", [row["quota_type"]])
-    set_by, now, large = origin_line(row, origin), None, list[str]()
+    set_by, now = origin_line(row, origin), None
     if now_ms is not None:
         user, client_id = client or (row["user"], row["client_id"])
         if running is None:
             running = running_throttles(root, now_ms, Wanted(user, client_id), min_hold_ms)
         until_ms, by_brokers = Held(running).until_ms(user, client_id), held_by_brokers(root, user, client_id, now_ms)
-        large = large_requests_of(root, user, client_id)
         now = now_line(until_ms, story.events, now_ms, by_brokers)
     document: dict[str, Any] = {
         "decision": row,
@@ -234,7 +230,6 @@ def tell_story(
             "held_by_brokers": by_brokers,
             "held_until_ms": until_ms,
             "free_since_ms": None if until_ms else free_since_ms(story.events),
-            "large_requests": large,
         }
     return StoryText(
         story,
@@ -248,7 +243,6 @@ def tell_story(
         _samples_title(story, settings.engine.sample_window_ms),
         record_lines(story.events, min_hold_ms) if nothing is None else [nothing],
         now,
-        large,
         document,
     )
 

@@ -41,7 +41,7 @@ def test_other_clients_that_count_in_the_same_sensor_are_named() -> None:
 
 NOW_MS = 1_700_000_000_000
 RATE = {"producer_byte_rate": 1_000.0}
-LESS = "set max.request.size to at most 299, or raise the quota to 300.0 B/s"
+LESS = "1.1 s of its producer_byte_rate 285.0 B/s: raise the quota to 300.0 B/s"
 EXPIRE, LEAVES = "requests expire at 30 s", "at 30 s, and a consumer leaves its group at 5 min"
 
 
@@ -54,8 +54,8 @@ def after_many_small(request_count: int = 0, **used: int) -> pa.Table:
 @pytest.mark.parametrize(
     ("old", "new", "used", "ends"),
     [
-        ({}, {"producer_byte_rate": 300.0}, {"produced_bytes": 900, "request_count": 3}, ""),
-        ({}, {"producer_byte_rate": 299.0}, {"produced_bytes": 900, "request_count": 3}, LESS),
+        ({}, {"producer_byte_rate": 286.0}, {"produced_bytes": 900, "request_count": 3}, ""),
+        ({}, {"producer_byte_rate": 285.0}, {"produced_bytes": 900, "request_count": 3}, LESS),
         ({}, RATE, {"produced_bytes": 39_999}, ""),
         ({}, RATE, {"produced_bytes": 42_000}, EXPIRE),
         ({}, {"consumer_byte_rate": 1_000.0}, {"fetched_bytes": 309_999}, EXPIRE),
@@ -80,22 +80,23 @@ def test_a_bound_that_stops_a_client_as_it_is_is_warned_of(
 @pytest.mark.parametrize(
     ("bound", "mode", "request_count", "is_found"),
     [
-        (100.0, "enforce", 1, True),
-        (500.0, "enforce", 1, False),
-        (100.0, "enforce", 5, False),
-        (100.0, "enforce", 0, False),
-        (100.0, "shadow", 1, False),
+        (100_000.0, "enforce", 1, True),
+        (500_000.0, "enforce", 1, False),
+        (100_000.0, "enforce", 5, False),
+        (100_000.0, "enforce", 0, False),
+        (100_000.0, "shadow", 1, False),
     ],
     ids=["above the bound", "equal to it", "five small ones", "scraped", "in shadow mode"],
 )
 def test_a_request_of_more_than_a_second_of_the_bound_is_named_with_what_to_do(
     bound: float, mode: str, request_count: int, is_found: bool
 ) -> None:
-    usage = after_many_small(request_count, fetched_bytes=500)
+    scraped = after_many_small(fetched_bytes=900_000)
+    usage = pa.concat_tables([after_many_small(request_count, fetched_bytes=500_000), scraped])
     quotas = QuotaSnapshot.from_rows([quota_row(consumer_byte_rate=bound, mode=mode)], 1)
     told = (
-        "one fetch of u/c had at least 500.0 B, 5.0 s of its consumer_byte_rate 100.0 B/s: "
-        "set fetch.max.bytes to at most 100, or raise the quota to 500.0 B/s"
+        "one fetch of u/c had at least 500.0 kB, 5.0 s of its consumer_byte_rate 100.0 kB/s: set fetch.max.bytes "
+        "and max.partition.fetch.bytes to at most 100000, or raise the quota to 500.0 kB/s"
     )
     assert large_requests(usage, quotas) == ([told] if is_found else [])
 

@@ -152,7 +152,7 @@ def test_a_dry_run_warns_of_clients_that_the_bound_would_stop_and_of_names_never
     use(root, "alice", "etl", NEWEST_MS, produced_bytes=900, request_count=1)
     told = (
         "one produce request of alice/etl had at least 900.0 B, 90.0 s of its producer_byte_rate 10.0 B/s: "
-        "set max.request.size to at most 10, or raise the quota to 900.0 B/s"
+        "raise the quota to 900.0 B/s"
     )
     answer = alter(root, "--add-config", "producer_byte_rate=10", "--dry-run")
     assert f"warning: {told}\n" in answer.stderr

@@ -194,7 +194,9 @@ def test_explain_says_what_to_do_about_fetches_that_brokers_stop_a_client_for(
     monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: now_ms * 1_000_000)
     explained = kquota("throttles", "explain", "bob/app", "--tables", job.root)
     found = "one fetch of bob/app had at least 500.0 kB, 5.0 s of its consumer_byte_rate 100.0 kB/s: "
-    advice = f"{found}set fetch.max.bytes to at most 100000, or raise the quota to 500.0 kB/s"
+    advice = (
+        f"{found}set fetch.max.bytes and max.partition.fetch.bytes to at most 100000, or raise the quota to 500.0 kB/s"
+    )
     assert f"; {advice}. Fix: " in explained.stderr
 
 

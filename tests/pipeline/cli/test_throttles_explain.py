@@ -334,6 +334,8 @@ def test_a_client_is_told_its_newest_throttle_and_not_a_newer_decision(
         assert advice.startswith(
             "one produce request of alice/etl had at least 90.0 kB, 90.0 s of its producer_byte_rate "
         )
+        (document,) = json.loads(throttled.explained(*names, "-o", "json"))
+        assert document["large_requests"] == [advice]
 
 
 NOBODY = {"user": "", "client_id": "", "mode": "enforce"}

@@ -12,6 +12,8 @@ import pytest
 
 from pipeline.dashboard.client import Span, bands, client_document, has_data, rates, read_throttles, span_of
 from pipeline.dashboard.reader import TablesReader
+from pipeline.tables.quotas.edit import QuotaChange
+from pipeline.tables.quotas.table import QuotaTable, local_audit
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.dashboard.shop import START_MS, quota, reader_of
 from tests.pipeline.tables.event_table import EventTable
@@ -100,12 +102,18 @@ def test_a_series_is_of_all_clients_of_the_sensor_and_without_a_quota_of_the_cli
     tables = LivedTables(tmp_path, [quota("a", "", producer_byte_rate=1e6)], THREE_CLIENTS, START_MS)
     tables.live(15)
     reader = reader_of(tables.root)
-    series = client_document(reader, reader.look(tables.now_ms), ("a", "x"))["series"]
+    document = client_document(reader, reader.look(tables.now_ms), ("a", "x"))
+    series = document["series"]
     produced, fetched = series["producer_byte_rate"], series["consumer_byte_rate"]
     assert newest(produced["observed"]) == pytest.approx(4_000)
     assert newest(produced["own"]) == pytest.approx(1_000)
     assert newest(fetched["observed"]) == pytest.approx(100), "whoever has the same client-id"
     assert fetched["own"] is None
+    assert document["large_requests"] == []
+    QuotaTable(tables.root).alter([QuotaChange("a", "", {"producer_byte_rate": 1.0})], local_audit("a small bound"))
+    reader = reader_of(tables.root)
+    (advice,) = client_document(reader, reader.look(tables.now_ms), ("a", "x"))["large_requests"]
+    assert advice.startswith("one produce request of a/x had at least ")
 
 
 END_MS = 1_700_000_100_000
