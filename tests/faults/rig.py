@@ -193,16 +193,20 @@ class Rig:
 
 
 def starts_in(log: Iterable[str], now_seconds: float) -> Iterator[int]:
-    """When the job took up running throttles, epoch milliseconds, by the lines of its log.
+    """When the job took over at each start, epoch milliseconds, by the lines of its log.
 
-    A line has the time of the day only. It is the last such time before now.
+    That is when it took up running throttles; where there were none, the end of the recovery. A line has the time of
+    the day only. It is the last such time before now.
     """
+    has_taken_up = False
     for line in log:
         stamp, _, text = line.partition(" ")
-        if " took up " in text:
+        is_recovered = " tables and recovery " in text
+        if " took up " in text or (is_recovered and not has_taken_up):
             hours, minutes, seconds = stamp.split(":")
             of_day = int(hours) * 3_600 + int(minutes) * 60 + float(seconds)
             yield round((now_seconds - (now_seconds - of_day) % _DAY_SECONDS) * 1_000)
+        has_taken_up = " took up " in text or (has_taken_up and not is_recovered)
 
 
 @contextmanager

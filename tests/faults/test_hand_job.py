@@ -19,6 +19,7 @@ from pipeline.tables.quotas.edit import QuotaChange
 from schemas.names import ClientKey
 from tests.faults.generator import RATES
 from tests.faults.hand_job import AUDIT, HandJob, Load, Trouble, edit_during_the_next_batch, owed_by
+from tests.faults.rig import starts_in
 from tests.faults.usage_reading import read
 from tests.pipeline.throttle.factories import clients
 
@@ -393,3 +394,11 @@ def test_on_a_new_throttle_topic_the_running_throttles_are_published_again(tmp_p
     numbers = [record.publish_seq for record in job.broker.records]
     assert numbers == list(range(len(numbers)))
     assert job.broker.records[-1].action == "release"
+
+
+def test_a_start_is_found_in_the_log_also_where_it_took_up_no_throttle() -> None:
+    recovered = "INFO job.job tables and recovery 1.8 s"
+    log = ["10:00:01.000 INFO throttle.purgatory took up 3 running throttles", f"10:00:02.000 {recovered}",
+           f"10:01:05.500 {recovered}"]  # fmt: skip
+    found = starts_in(log, 20_000 * 86_400 + 40_000.0)
+    assert [start_ms % 86_400_000 for start_ms in found] == [36_001_000, 36_065_500]
