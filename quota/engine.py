@@ -270,7 +270,8 @@ class QuotaEngine:
         entities = self._sensors.entities.find(keys)
         users = np.where(entities < 0, self._sensors.numbers.find_keys(sensor_keys_of(keys, preferred)), UNRESOLVED)
         is_user = users != UNRESOLVED
-        is_known = is_user | (entities >= 0)
+        has_sensors = len(self._sensors) > 0  # the last one may have expired
+        is_known = has_sensors & (is_user | (entities >= 0))
         shape = (len(QUOTA_TYPES), len(preferred))
         sensors, bound = np.zeros(shape, np.int64), np.full(shape, np.inf)
         observed, tokens, window_ms = np.zeros(shape), np.full(shape, np.nan), np.ones(shape, np.int64)
@@ -278,8 +279,8 @@ class QuotaEngine:
         for key in enforced if is_known.any() else ():
             quota_type = key[1]
             of_type, is_other = self._sensors.by_key.get(key), preferred != quota_type
-            if of_type is None or not len(of_type.level):
-                continue  # no usage came since it has quotas, or for an hour
+            if of_type is None:
+                continue  # no usage came since it has quotas
             ids = sensors[quota_type] = np.where(is_user, users, self._sensors.entities.sensors(key, entities))
             holds_user = of_type.holds_user[ids]
             is_known &= np.where(is_user, is_other | (of_type.is_resolved[ids] & holds_user), ids != UNRESOLVED)
@@ -293,16 +294,16 @@ class QuotaEngine:
         types = type_that_owes_most(owed_ms, preferred)
         at = types, np.arange(len(types))
         level = np.zeros(len(types), np.int64)
-        for quota_type in range(len(QUOTA_TYPES)):
-            enforcing = self._sensors.by_key.get((Side.ENFORCED, quota_type))
-            if enforcing is not None and len(enforcing.level):
-                rows = (types == quota_type).nonzero()[0]
-                level[rows] = enforcing.level.take(sensors[quota_type, rows], mode="clip")
-        numbers, own = self._sensors.numbers, sensors[at]
-        has_user, has_client_id = (
-            flags.take(own, mode="clip") if len(flags) else np.zeros(len(own), np.bool_)
-            for flags in (numbers.has_user, numbers.has_client_id)
-        )
+        has_user = has_client_id = np.zeros(len(types), np.bool_)
+        if has_sensors:
+            for quota_type in range(len(QUOTA_TYPES)):
+                if enforcing := self._sensors.by_key.get((Side.ENFORCED, quota_type)):
+                    rows = (types == quota_type).nonzero()[0]
+                    level[rows] = enforcing.level.take(sensors[quota_type, rows], mode="clip")
+            numbers = self._sensors.numbers
+            has_user, has_client_id = (
+                flags.take(sensors[at], mode="clip") for flags in (numbers.has_user, numbers.has_client_id)
+            )
         claims = Claims(
             quota_type=types,
             has_user=has_user,

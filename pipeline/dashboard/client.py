@@ -184,7 +184,8 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str])
     """The view Client."""
     user, client_id = client
     span = span_of(reader, state.now_ms)
-    found = effective(reader.snapshot(), user, client_id, _clients_of(reader, user, client_id))
+    quotas = reader.snapshot()
+    found = effective(quotas, user, client_id, _clients_of(reader, user, client_id))
     whole_until_ms = 0 if state.batch is None else state.batch["evaluated_at_ms"]
     series = read_series(reader, found, client, span, whole_until_ms)
     held = sorted(state.held.by(user, client_id), key=lambda row: -row["throttled_until_ms"])
@@ -213,7 +214,7 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str])
         "effective": _effective_rows(reader, found),
         "on_brokers": [{**on_brokers_row(one), "text": on_brokers_line(one)} for one in on_brokers],
         "held_by_brokers": held_by_brokers(reader.root, *client, state.now_ms),
-        "large_requests": large_requests_of(reader.root, *client, reader.snapshot()),
+        "large_requests": large_requests_of(reader.root, *client, quotas),
     }
 
 
