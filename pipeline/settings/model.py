@@ -385,8 +385,10 @@ def _of_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     if not file.is_file():
-        message = f"settings file {file} cannot be read: there is no such file"
-        raise UsageError(message, f"correct the path in --config or KQUOTA_CONFIG: {file.absolute()} does not exist")
+        message = f"settings file {file} does not exist"
+        raise UsageError(
+            message, f"correct the path in --config or KQUOTA_CONFIG; it was looked for at {file.absolute()}"
+        )
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except ValueError as exc:

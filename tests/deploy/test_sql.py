@@ -82,13 +82,13 @@ SENDERS: Final = (
 
 
 def written_tables(folder: Path) -> LivedTables:
-    """Of a night and a day. Throttles have no cap, so that one of them still runs when the tables are read."""
+    """Write the tables of a night and a day. Throttles have no cap, so one still runs when the tables are read."""
     today_ms = wall_ms() // 60_000 * 60_000 - _DAY_SECONDS * 1_000
     caps = EngineSettings(producer_byte_rate_cap="none")
     tables = LivedTables(folder, QUOTAS, SENDERS, today_ms - DAY_MS, caps, at_once=True)
     tables.live(20, STEP_MS)
     tables.send_garbage()
-    tables.job.send(b"\xff\xfe is no text")
+    tables.job.send(b"\xff\xfe is not text")
     tables.live(60, STEP_MS)
     tables.edit([quota("alice", "etl", producer_byte_rate=250_000.0, owner="data-platform")], "month end")
     tables.live(_NIGHT_SECONDS - 80, STEP_MS)
@@ -443,7 +443,7 @@ def test_dead_letters_are_counted_by_cause(written: Written) -> None:
     rows = written.view("dead_letters_by_cause")
     assert {row["cause"]: row["letters"] for row in rows} == Counter(row["cause"] for row in letters)
     assert len(rows) >= 2
-    assert any("is no text" in row["newest_value"] for row in rows)
+    assert any("is not text" in row["newest_value"] for row in rows)
     for row in rows:
         of_cause = [one for one in letters if one["cause"] == row["cause"]]
         assert row["newest_at_ms"] == max(one["appended_at_ms"] for one in of_cause)

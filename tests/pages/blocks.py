@@ -43,7 +43,7 @@ class Block:
 
     @property
     def says_how_it_is_tested(self) -> bool:
-        """A block that is no shell's has no commands, and a shell's is called `sh` or `console`."""
+        """Whether a shell block, `sh` or `console`, says how it is tested; any other block must have no commands."""
         if self.is_shell:
             return self.how in _WAYS or (self.how.startswith(_UNPLAYED) and self.how != _UNPLAYED.strip())
         return self.language not in _OTHER_SHELLS and not any(

@@ -69,7 +69,7 @@ def differences(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str
 
 
 def changes_between(before: QuotaTableState, after: QuotaTableState) -> list[QuotaDifference]:
-    """List every difference between two versions, also what was forgiven. What has expired is no difference."""
+    """List every difference between two versions, including debts that were forgiven; leave out what has expired."""
     known = {(row["user"], row["client_id"]) for row in after.rows} | before.forgiven.keys()
     forgiven = [
         QuotaDifference("alter" if entity in known else "add", *entity, FORGIVEN, before.forgiven.get(entity), until_ms)

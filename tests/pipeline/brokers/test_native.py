@@ -85,7 +85,7 @@ def test_a_value_that_is_changed_or_removed_leaves_the_others_of_its_entity(nati
     await_values(native, {user("alice"): {PRODUCE: 10.0, FETCH: 2.0, REQUEST: 4.0}, client("etl"): {PRODUCE: 3.0}})
     assert native.alter({user("alice"): {PRODUCE: None, FETCH: 20.0}, client("etl"): {PRODUCE: None}}) == []
     await_values(native, {user("alice"): {FETCH: 20.0, REQUEST: 4.0}})
-    assert native.alter({user("nobody"): {PRODUCE: None}}) == native.alter({}) == []
+    assert native.alter({user("unknown"): {PRODUCE: None}}) == native.alter({}) == []
 
 
 @pytest.mark.parametrize(

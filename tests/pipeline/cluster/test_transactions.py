@@ -54,7 +54,7 @@ class Network:
         self._is_wanted = True
 
     def let_go(self) -> None:
-        """Give the one that was taken to the broker, and wait for its answer, which nobody gets."""
+        """Give the one that was taken to the broker, and wait for its answer, which is dropped."""
         assert self._held is not None, "no such request came"
         (broker, frame, answers), self._held = self._held, None
         broker.sendall(struct.pack(">i", len(frame)) + frame)
