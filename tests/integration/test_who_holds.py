@@ -32,12 +32,12 @@ from tests.integration.stock_clients import StockConsumer, stock_cluster, stock_
 from tests.pipeline.cli.running import kquota
 from tests.waiting import wait_until
 
+INSTANTS: Final = int(os.environ.get("INSTANTS", "12"))
 pytestmark = [
-    *(pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1_800)),
+    *(pytest.mark.broker, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600 + 60 * INSTANTS)),
     pytest.mark.usefixtures("made_reporter"),
 ]
 
-INSTANTS: Final = int(os.environ.get("INSTANTS", "12"))
 USERS: Final = ("erp", "web", "hog", "native", "calm")
 """A producer, a consumer and a user far above their quotas, one that only the brokers limit, and a free one."""
 QUOTAS: Final[Sequence[Mapping[str, Any]]] = (
