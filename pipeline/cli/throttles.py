@@ -304,7 +304,7 @@ _BAR_WIDTH: Final = 40
 
 def _bars(story: "Story", sample_window_ms: int) -> list[str]:
     row = story.decision
-    if not story.samples:
+    if not story.samples or row["bound"] is None:
         return []
     is_time = row["quota_type"] == "request_percentage"
     limit, of = row["bound"] * (1e7 if is_time else 1) * sample_window_ms / 1000, 1e6 if is_time else 1e3

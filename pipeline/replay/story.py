@@ -205,12 +205,12 @@ def tell_story(
     """
     root = settings.tables.root
     story = story_of(root, decision)
-    row, origin = story.decision, origin_of_bound(root, story.decision)
+    row = story.decision
     max_age_ms, min_hold_ms = settings.stream.max_decision_age_ms, settings.purgatory.min_hold_ms
     unpublished = None if story.events else why_unpublished(root, row, max_age_ms, min_hold_ms)
     nothing = None if unpublished is None else why_nothing(unpublished, max_age_ms)
     on_brokers = enforced_for(root, row["user"], row["client_id"] or "", [row["quota_type"]])
-    set_by, now = origin_line(row, origin), None
+    set_by, now = None if row["level"] is None else origin_line(row, origin_of_bound(root, row)), None
     if now_ms is not None:
         user, client_id = client or (row["user"], row["client_id"])
         if running is None:
@@ -237,7 +237,7 @@ def tell_story(
         [
             *_facts(row, unpublished),
             *_held_clients(row, story.events),
-            ("T set", set_by),
+            *([] if set_by is None else [("T set", set_by)]),
             *(("brokers", on_brokers_line(one)) for one in on_brokers),
         ],
         _samples_title(story, settings.engine.sample_window_ms),
@@ -310,6 +310,17 @@ def _facts(row: dict[str, Any], unpublished: Unpublished | None) -> list[tuple[s
     observed, bound, window_ms = row["observed"], row["bound"], row["window_ms"]
     tags = (("user", row["sensor_user"]), ("client-id", row["sensor_client_id"]))
     shared = " and ".join(f"{kind} {name}" for kind, name in tags if name)
+    at = f"{clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}"
+    rates = [
+        ("sensor", f"{shared}: everything that shares it is counted together"),
+        ("observed", f"O = {observed:.1f} {unit}{_in_words(row, observed)}, over W = {exact_seconds(window_ms)}"),
+        *([] if bound is None else [("bound", f"T = {bound:.1f} {unit}{_in_words(row, bound)}")]),
+    ]
+    if row["level"] is None:
+        return [
+            ("at", f"{at}, by its first record: the decision itself is not stored yet, or not kept any more"),
+            *rates,
+        ]
     is_debt, asked_ms = row["cause"] == "debt", row["raw_throttle_time_ms"]
     if is_debt:
         asked_ms = row["owed_ms"]
@@ -318,11 +329,9 @@ def _facts(row: dict[str, Any], unpublished: Unpublished | None) -> list[tuple[s
     else:
         asked = ("throttle", f"X = (O − T) / T · W = {computed_time(observed, bound, window_ms, asked_ms)}")
     facts = [
-        ("at", f"{clock_time(row['evaluated_at_ms'])} UTC, batch {row['batch_id']}, {hold_text(row, unpublished)}"),
+        ("at", f"{at}, {hold_text(row, unpublished)}"),
         ("quota", f"level {row['level']} ({_LEVELS[row['level']]}), quota table version {row['quota_version']}"),
-        ("sensor", f"{shared}: everything that shares it is counted together"),
-        ("observed", f"O = {observed:.1f} {unit}{_in_words(row, observed)}, over W = {exact_seconds(window_ms)}"),
-        ("bound", f"T = {bound:.1f} {unit}{_in_words(row, bound)}"),
+        *rates,
         asked,
     ]
     rest_ms = asked_ms - row["throttle_time_ms"]

@@ -46,17 +46,26 @@ class Story:
 
 
 def decision_with_id(root: str, beginning: str) -> dict[str, Any]:
-    """The row of `decisions` whose `decision_id` begins with a text; `NotFound` if none, `UsageError` if several do."""
+    """The row of `decisions` whose `decision_id` begins with a text; `NotFound` if none, `UsageError` if several do.
+
+    The job stores it after its first record. As long as only records are stored, it is what the first of them has of
+    the row; the other columns, as `level`, are None.
+    """
     decisions = StoredTable(table_uri(root, "decisions"), DecisionRow)
     where: list[Condition] = [("decision_id", ">=", beginning), ("decision_id", "<=", beginning + "g")]
     found = decisions.rows(["decision_id", "evaluated_at_ms"], where)
-    ids = sorted({row["decision_id"] for row in found})
+    records = [] if found else StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow).rows(None, where)
+    ids = sorted({row["decision_id"] for row in found or records})
     if not ids:
         raise no_decision(root, beginning)
     if len(ids) > 1:
         shown = [*ids[:_SHOWN], *([f"{len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else [])]
         message = f"several decisions begin with {beginning}: {', '.join(shown)}"
         raise UsageError(message, f"name one of them in full: {command_text('throttles', 'explain', ids[0])}")
+    if records:
+        first = min(records, key=lambda row: int(row["publish_seq"]))
+        known = {"mode": "enforce", "asks_hold": True, "throttle_time_ms": None}
+        return {name: known.get(name, first.get(name)) for name in DecisionRow.model_fields}
     # Ids are hashes, so only the instant limits which files can hold the row.
     return decisions.rows(None, [(name, "=", found[0][name]) for name in ("decision_id", "evaluated_at_ms")])[0]
 
@@ -85,15 +94,13 @@ def _of_user(decisions: StoredTable, decision: Mapping[str, Any]) -> dict[str, A
 
 
 def newest_throttle(root: str, user: str | None, client_id: str | None) -> dict[str, Any]:
-    """The row of `decisions` that began the newest throttle that holds a client; a newer one may have begun none.
+    """The decision that began the newest throttle that holds a client: see `decision_with_id`.
 
-    For a client that was never throttled, as one in shadow mode, its newest decision; see `newest_decision`.
+    A newer decision may have begun none. For a client that was never throttled, as one in shadow mode, it is its
+    newest decision: see `newest_decision`.
     """
     record = _newest_record(StoredTable(table_uri(root, "throttle_events"), ThrottleEventRow), user, client_id)
-    if record is not None:
-        with suppress(NotFound):  # it is kept for a shorter time than its records
-            return decision_with_id(root, record["decision_id"])
-    return newest_decision(root, user, client_id)
+    return newest_decision(root, user, client_id) if record is None else decision_with_id(root, record["decision_id"])
 
 
 def _newest_record(events: StoredTable, user: str | None, client_id: str | None) -> dict[str, Any] | None:

@@ -226,8 +226,7 @@ def _of_explained(found: dict[str, Any], client: tuple[str, str | None]) -> Iter
     yield ("decision told", client), found["decision"]["decision_id"]
     if found["held_until_ms"] is not None:
         yield ("until", client), found["held_until_ms"]
-        if events:  # a decision is stored after its record: after a kill in between, an older one is told until a start
-            yield from _of_record(events[-1])
+        yield from _of_record(events[-1])
     elif found["free_since_ms"] is not None:
         yield ("not held since", client), found["free_since_ms"]
     if events:

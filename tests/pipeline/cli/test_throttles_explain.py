@@ -338,6 +338,29 @@ def test_a_client_is_told_its_newest_throttle_and_not_a_newer_decision(
         assert document["large_requests"] == [advice]
 
 
+@pytest.mark.parametrize("bound", [1_000.0, None], ids=["throttle", "no bound any more"])
+def test_a_throttle_of_which_no_decision_is_stored_is_told_by_its_first_record(
+    bound: float | None, throttled: Throttled
+) -> None:
+    throttled.record("throttle", 59_000, 10_000)
+    about = {"user": "alice", "sensor_user": "alice", "sensor_client_id": "etl", "quota_type": "producer_byte_rate"}
+    figures = {"observed": 8_200.0, "bound": bound, "window_ms": 11_000, "decision_id": "0123456789abcdef"}
+    written_ms = throttled.now_ms - 5_000
+    throttled.events.write(("etl", "throttle", written_ms, 900_000), cause="violation", **about, **figures)
+    throttled.events.write(("etl", "throttle", written_ms + 1_000, 900_000), cause="renewed", **about, **figures)
+    told = throttled.explained("alice", "etl")
+    assert told.startswith("decision 0123456789abcdef: alice/etl is over producer_byte_rate\n")
+    unknown = "by its first record: the decision itself is not stored yet, or not kept any more"
+    assert f"  at        {clock_time(written_ms)} UTC, batch 0, {unknown}\n" in told
+    assert "  observed  O = 8200.0 bytes/s (8.2 kB/s), over W = 11.000 s\n" in told
+    assert ("  bound     T = 1000.0 bytes/s" in told) is (bound is not None)
+    assert f"\nnow: held until {clock_time(written_ms + 901_000)}, " in told
+    assert told.startswith(throttled.explained("012345"))
+    (document,) = json.loads(throttled.explained("alice/etl", "-o", "json"))
+    assert [row["cause"] for row in document["events"]] == ["violation", "renewed"]
+    assert (document["decision"]["level"], document["bound_set"]) == (None, None)
+
+
 NOBODY = {"user": "", "client_id": "", "mode": "enforce"}
 
 
