@@ -101,7 +101,8 @@ class RecentUsage:
             most = pc.select_k_unstable(held, _MOST_HELD, [(_HELD_MS, "descending")])
             holds.append(_holds_of(held.take(most)))
         if holds:
-            every = pa.concat_tables(holds).filter(pc.field(_END) > evaluated_at_ms - MINUTE_MS)
+            every = _until_served(pa.concat_tables(holds), usage)
+            every = every.filter(pc.field(_END) > evaluated_at_ms - MINUTE_MS)
             if every.num_rows > _MOST_FOLLOWED:
                 every = every.take(pc.select_k_unstable(every, _MOST_FOLLOWED, [(_END, "descending")]))
             self._broker_holds = every.combine_chunks()
@@ -128,15 +129,27 @@ class RecentUsage:
 def _holds_of(usage: pa.Table) -> pa.Table:
     """The holds of brokers that rows of usage tell of: client, begin and end.
 
-    A broker says how long a hold lasts when it begins. Those of one row are taken to follow one another for a minute at
-    most: many connections that share a client-id are held at the same time. After that a hold is as long as the mean of
-    its requests.
+    A broker says how long a hold lasts when it begins. Those of one row are taken to follow one another.
     """
     held_ms = pc.min_element_wise(usage[_HELD_MS], _LONGEST_HOLD_MS)
-    counts = usage["request_count"] if "request_count" in usage.column_names else 1
-    requests = pc.max_element_wise(counts, 1)
-    held_ms = pc.min_element_wise(held_ms, pc.max_element_wise(MINUTE_MS, pc.divide(held_ms, requests)))
     return usage.select([*_CLIENT, _START]).append_column(_END, pc.add(usage[_START], held_ms))
+
+
+def _until_served(holds: pa.Table, usage: pa.Table) -> pa.Table:
+    """The holds, of which one of more than a minute ends when its broker takes bytes of the client, or sends it some.
+
+    Many connections that share a client-id are held at the same time, and their sum is longer than any of them.
+    """
+    begin, end = holds[_START].to_numpy(), holds[_END].to_numpy()
+    if not np.any(end > begin + MINUTE_MS):
+        return holds
+    (of_hold, of_row), first = _numbered([holds, usage], _CLIENT)
+    is_served = sum(_amounts(usage, name) for name in ("produced_bytes", "fetched_bytes")) > 0
+    served_ms = np.zeros(len(first), np.int64)
+    np.maximum.at(served_ms, of_row[is_served], usage[_START].to_numpy()[is_served])
+    again_ms = served_ms[of_hold]
+    end = np.where(again_ms > begin, np.minimum(end, np.maximum(again_ms, begin + MINUTE_MS)), end)
+    return holds.set_column(holds.column_names.index(_END), _END, pa.array(end))
 
 
 _NO_USAGE: Final = pa.table({name: pa.array([], pa.string()) for name in _CLIENT})

@@ -234,16 +234,31 @@ def test_brokers_held_a_client_for_a_part_of_the_last_minute(
     assert [row for row in rows if row[0] is None] == [(None, share)]
 
 
-@pytest.mark.parametrize(("requests", "ago_s", "share"), [(20, 30, 0.5), (20, 90, 0.5), (20, 120, None), (1, 120, 1.0)])
-def test_connections_that_brokers_hold_at_the_same_time_count_for_a_minute(
-    requests: int, ago_s: int, share: float | None
+@pytest.mark.parametrize(
+    ("ago_s", "used", "share"),
+    [
+        (119, [], 1.0),
+        (119, [(39, {"fetched_bytes": 0}, "1")], 1.0),  # as a connection that is not held: to the group's coordinator
+        (119, [(39, {"fetched_bytes": 7}, "2")], 1.0),
+        (140, [], 40 / 60),
+        (90, [(80, {"produced_bytes": 7}, "1")], 0.5),  # of several connections the last one may be held for a minute
+        (90, [(10, {"produced_bytes": 7}, "1"), (5, {"fetched_bytes": 7}, "1")], 50 / 60),
+        (200, [(80, {"fetched_bytes": 7}, "1")], None),
+    ],
+)
+def test_a_hold_of_more_than_a_minute_ends_when_the_broker_serves_the_client_again(
+    ago_s: int, used: list[tuple[int, Row, str]], share: float | None
 ) -> None:
+    """`used`: how many seconds ago, what, and of which broker."""
     one = Lived([quota_row("a", producer_byte_rate=1000.0)])
-    held = table([one.use("a", "x", 10, broker_throttle_ms=1_140_000)])
-    one.engine.record(held, one.now_ms)
-    one.recent.add(held.append_column("request_count", pa.array([requests])), one.now_ms)
-    one.record(after_ms=ago_s * 1_000)
-    assert dict(picked(one.current(), "client_id", "broker_held_share")).get("x") == share
+    end_ms = one.now_ms + ago_s * 1_000
+    one.record(one.use("a", "x", 10, broker_id="1", broker_throttle_ms=120_000), after_ms=0)
+    for seconds, amounts, broker_id in used:
+        one.now_ms = end_ms - seconds * 1_000
+        one.record(usage_row(one.now_ms, user="a", client_id="x", broker_id=broker_id, **amounts), after_ms=0)
+    one.now_ms = end_ms
+    one.record(one.use("a", "x", 10, broker_id="3"), after_ms=0)
+    assert dict(picked(one.current(), "client_id", "broker_held_share"))["x"] == share
 
 
 @pytest.mark.parametrize(
