@@ -1,7 +1,7 @@
 """The errors of this package: one class for each thing that a caller does something about.
 
 QuotaError
-├── InvalidQuotas     rows that cannot be quotas; has every mistake
+├── InvalidQuotas     rows that cannot be quotas or tenants; has every mistake
 ├── InvalidBound      a typed bound that cannot be read or is out of its range
 ├── InvalidUsage      usage, entities or an instant that the engine cannot take; nothing was changed
 └── InvalidArgument   a setting of the engine, or a demand of the brokers, that is out of its range
@@ -18,14 +18,17 @@ class QuotaError(Exception):
 
 
 class InvalidQuotas(QuotaError):
-    """Rows of a quota table that cannot be quotas. `problems` has all mistakes; the message shows the first ten."""
+    """Rows of a quota table that cannot be quotas. `problems` has all mistakes; the message shows the first ten.
 
-    def __init__(self, version: int, problems: Sequence[str]) -> None:
+    `table`: `quotas` or `tenants`.
+    """
+
+    def __init__(self, version: int, problems: Sequence[str], table: str = "quotas") -> None:
         self.version = version
         self.problems = tuple(problems)
         shown = "; ".join(self.problems[:_SHOWN_PROBLEMS])
         more = len(self.problems) - _SHOWN_PROBLEMS
-        super().__init__(f"quotas v{version}: {shown}" + (f"; and {more} more" if more > 0 else ""))
+        super().__init__(f"{table} v{version}: {shown}" + (f"; and {more} more" if more > 0 else ""))
 
 
 class InvalidBound(QuotaError):

@@ -7,7 +7,7 @@ may begin at any instant: after it has read the usage of the (N + 1) · w before
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,10 +20,11 @@ from quota.usage import COLUMNS
 
 _ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
 
-USAGE_COLUMNS: Final = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version", *COLUMNS)
+_FACTS: Final = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version", "tenants_version")
+USAGE_COLUMNS: Final = (*_FACTS, *COLUMNS)
 """The columns of `usage` that decisions depend on: a replay reads these."""
 
-SnapshotAt = Callable[[int], QuotaSnapshot]  # returns the quotas of a version of the quota table
+SnapshotAt = Callable[[int, int], QuotaSnapshot]  # returns the quotas and tenants of these versions of their tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,16 @@ class Evaluation:
     evaluated_at_ms: int
     quota_version: int
     time_epoch: int = 0
+    tenants_version: int = -1
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """The versions of quotas and tenants: see `QuotaSnapshot.versions`."""
+        return self.quota_version, self.tenants_version
+
+    def under(self, quota_version: int, tenants_version: int) -> "Evaluation":
+        """The same under other quotas and tenants."""
+        return replace(self, quota_version=quota_version, tenants_version=tenants_version)
 
     def is_after(self, other: "Evaluation", last_query_id: str) -> bool:
         """True if its batch was decided after the other one's; False for the same."""
@@ -75,7 +86,7 @@ def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch
     if not usage.num_rows:
         return
     ordered, first = in_batches(usage)
-    keys = ordered.select([*_ORDER, "quota_version"]).take(pa.array(first)).to_pylist()
+    keys = ordered.select(_FACTS).take(pa.array(first)).to_pylist()
     counts = np.diff(first, append=ordered.num_rows)
     batches = [
         StoredBatch(**key, usage=ordered.slice(start, count))
@@ -165,4 +176,4 @@ def _in_order(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def evaluation_of(batch: StoredBatch) -> Evaluation:
     """The facts that a stored batch was decided with."""
-    return Evaluation(batch.query_id, batch.batch_id, batch.evaluated_at_ms, batch.quota_version, batch.time_epoch)
+    return Evaluation(**{one.name: getattr(batch, one.name) for one in fields(Evaluation)})

@@ -1,13 +1,16 @@
-"""One version of the quota table as an immutable value."""
+"""One version of the quota table, with the tenants, as an immutable value."""
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Final, Literal, Self, cast
 
 from quota.entity import DEFAULT, QUOTA_TYPES, Level, level_of
 from quota.errors import InvalidQuotas
+
+if TYPE_CHECKING:
+    from quota.tenants import Tenant
 
 Mode = Literal["enforce", "shadow", "exempt"]
 MODES: Final = ("enforce", "shadow", "exempt")
@@ -42,11 +45,20 @@ class QuotaSnapshot:
         forgiven: user, client-id and `forgiven_until_ms` of each row that forgives the debts of a sensor. The row names
             the sensor by its tags, whatever quota it has; with the client-id `<default>` it names those of every
             client-id of the user.
+        tenants: those of one version of the table `tenants`, in the order of their names.
+        tenants_version: that version; −1 without such a table.
     """
 
     version: int
     quotas: tuple[Quota, ...]
     forgiven: tuple[tuple[str, str, int], ...] = ()
+    tenants: "tuple[Tenant, ...]" = ()
+    tenants_version: int = -1
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """The versions of both tables. Of two snapshots the later one has the larger pair."""
+        return self.version, self.tenants_version
 
     @classmethod
     def from_rows(
@@ -115,7 +127,7 @@ def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems:
     mode = "enforce" if mode is None else mode
     if mode not in MODES:
         problems.append(f"{where}: unknown mode {mode!r}; known are {', '.join(MODES)}")
-    bounds = tuple(_bound(row.get(name), name, where, problems) for name in QUOTA_TYPES)
+    bounds = tuple(bound_of(row.get(name), name, where, problems) for name in QUOTA_TYPES)
     if len(problems) != before:
         return None
     if mode == "enforce":
@@ -133,7 +145,8 @@ def _name(row: Mapping[str, object], column: str, number: int, problems: list[st
     return value
 
 
-def _bound(value: object, column: str, where: str, problems: list[str]) -> float | None:
+def bound_of(value: object, column: str, where: str, problems: list[str]) -> float | None:
+    """A bound as a float; None for none, and if it is not a finite number above 0: that is added to `problems`."""
     if value is None:
         return None
     if isinstance(value, Real) and not isinstance(value, bool):

@@ -22,13 +22,22 @@ if TYPE_CHECKING:
         SchemaError,
         UnreadableRecord,
     )
-    from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, RatesRow, SensorStateRow
+    from schemas.rows import (
+        BatchRow,
+        BrokerQuotaRow,
+        DeadLetterRow,
+        DecisionRow,
+        QuotaRow,
+        RatesRow,
+        SensorStateRow,
+        TenantRow,
+    )
     from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, ThrottleRecord
     from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
 
 __all__ = [
     "MARKER_TOPIC", "THROTTLE_TOPIC", "USAGE_TOPIC", "BatchRow", "BrokerQuotaRow", "ClientKey", "DeadLetterRow",
-    "DecisionRow", "QuotaRow", "QuotaType", "RatesRow", "RowsDoNotFit", "SchemaError", "SensorStateRow",
+    "DecisionRow", "QuotaRow", "QuotaType", "RatesRow", "RowsDoNotFit", "SchemaError", "SensorStateRow", "TenantRow",
     "ThrottleByMinuteRow", "ThrottleEventRow", "ThrottleRecord", "UnreadableRecord", "UsageByMinuteRow",
     "UsageBySecondRow", "UsageEvent", "UsageRow", "arrow_schema", "conform", "json_schema",
 ]  # fmt: skip
@@ -40,7 +49,10 @@ _MODULES = {
         "ClientKey", "MARKER_TOPIC", "QuotaType", "RowsDoNotFit", "SchemaError", "THROTTLE_TOPIC", "USAGE_TOPIC",
         "UnreadableRecord",
     ),
-    "rows": ("BatchRow", "BrokerQuotaRow", "DeadLetterRow", "DecisionRow", "QuotaRow", "RatesRow", "SensorStateRow"),
+    "rows": (
+        "BatchRow", "BrokerQuotaRow", "DeadLetterRow", "DecisionRow", "QuotaRow", "RatesRow", "SensorStateRow",
+        "TenantRow",
+    ),
     "throttle_record": ("ThrottleByMinuteRow", "ThrottleEventRow", "ThrottleRecord"),
     "usage": ("UsageByMinuteRow", "UsageBySecondRow", "UsageEvent", "UsageRow"),
 }  # fmt: skip

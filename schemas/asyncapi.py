@@ -14,7 +14,16 @@ from pydantic import BaseModel
 
 from schemas.columns import json_schema
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
-from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, RatesRow, SensorStateRow
+from schemas.rows import (
+    BatchRow,
+    BrokerQuotaRow,
+    DeadLetterRow,
+    DecisionRow,
+    QuotaRow,
+    RatesRow,
+    SensorStateRow,
+    TenantRow,
+)
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow, ThrottleRecord
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageEvent, UsageRow
 
@@ -22,6 +31,7 @@ MODELS: Final[dict[str, type[BaseModel]]] = {
     "usage_event": UsageEvent,
     "throttle_record": ThrottleRecord,
     "quotas": QuotaRow,
+    "tenants": TenantRow,
     "usage": UsageRow,
     "usage_by_second": UsageBySecondRow,
     "usage_by_minute": UsageByMinuteRow,

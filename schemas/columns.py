@@ -50,6 +50,7 @@ RateByName = Annotated[dict[str, float | None], Unit("rates as of `bound`, by na
 ByteRate = Annotated[float, Unit("bytes per second")]
 Percentage = Annotated[float, Unit("percent of one thread")]
 Share = Annotated[float, Unit("part of the bound; 1 is all of it")]
+Times = Annotated[float, Unit("factor; 1 is the own bound")]
 Tokens = Annotated[float, Unit("bytes, or percent-seconds for request_percentage")]
 Flag = Annotated[bool, Unit("true or false")]
 Instant = Annotated[datetime, Unit("UTC instant, microsecond precision")]
@@ -67,6 +68,15 @@ TIME_EPOCH: Final = field(
     default=0,
 )
 """The field `time_epoch` of every row that has `evaluated_at_ms`, and of the seconds of such rows."""
+
+TENANTS_VERSION: Final = field("Version of the table of tenants; -1 without such a table.", default=-1)
+TENANT: Final = field("The tenant of which the sensor is a member; null for none.", default=None)
+TENANT_LEVEL: Final = field(
+    "λ of the tenant: how many times its own bound a member may use now, up to the ceiling and the tenant's bound. "
+    "Null without a tenant, and while all that is wanted fits.",
+    default=None,
+)
+OWN_BOUND: Final = field("T of the member itself; null without a tenant.", default=None)
 
 CLUSTER: Final = field("The Kafka cluster: its id, or the name that was set for it.", min_length=1)
 

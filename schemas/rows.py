@@ -45,6 +45,43 @@ class QuotaRow(c.Row):
         return self
 
 
+class TenantRow(c.Row):
+    """A tenant: a team of clients with a bound of its own, and what they may lend one another inside it."""
+
+    tenant: c.Name = c.field("The name of the tenant.", min_length=1)
+    user_patterns: c.Names = c.field(
+        "Its users: names, or the beginning of names with `*` at the end. The most specific pattern of all tenants "
+        "wins: user before client-id, a name before the beginning of one, the longer before the shorter.",
+        default=(),
+    )
+    client_id_patterns: c.Names = c.field("Its client-ids: patterns as of `user_patterns`.", default=())
+    producer_byte_rate: c.ByteRate | None = c.field(
+        "C, the bound on what its members produce together; null for none.", default=None, gt=0
+    )
+    consumer_byte_rate: c.ByteRate | None = c.field(
+        "C, the bound on what its members fetch together; null for none.", default=None, gt=0
+    )
+    request_percentage: c.Percentage | None = c.field(
+        "C, the bound on the request time of its members together; null for none.", default=None, gt=0
+    )
+    member_producer_byte_rate: c.ByteRate | None = c.field(
+        "T of those clients of one user that have no quota of their own, together; null for a tenth of C.",
+        default=None,
+        gt=0,
+    )
+    member_consumer_byte_rate: c.ByteRate | None = c.field("The same for what they fetch.", default=None, gt=0)
+    member_request_percentage: c.Percentage | None = c.field("The same for request time.", default=None, gt=0)
+    lend: c.Flag = c.field("Whether a member may use more than its own bound while others use less.", default=False)
+    ceiling: c.Times | None = c.field(
+        "How many times its own bound a member may use at most; null for no limit but C.", default=None, ge=1
+    )
+    mode: Annotated[Literal["enforce", "shadow"], c.Unit("mode")] = c.field(
+        "`enforce`: throttle. `shadow`: only record whom it would throttle.", default="enforce"
+    )
+    owner: c.Text | None = c.field("Who is responsible for the tenant.", default=None)
+    note: c.Text | None = c.field("Why the tenant is what it is.", default=None)
+
+
 class BatchRow(c.PipelineRow):
     """What a batch read and when, its quotas and settings, and how many of its elements were used or refused."""
 
@@ -61,6 +98,7 @@ class BatchRow(c.PipelineRow):
         default=None,
     )
     quota_version: c.Number = c.field("Version of the quota table it was decided with.")
+    tenants_version: c.Number = c.TENANTS_VERSION
     engine_settings: c.Text = c.field("The engine's settings, as a JSON object.")
     good_count: c.Count = c.field("Events that were used, late and clamped ones included.")
     late_count: c.Count = c.field("Events older than the windows of the rate: in `usage` and bucket only.")
@@ -83,7 +121,10 @@ class BatchRow(c.PipelineRow):
 
 
 class SensorStateRow(c.PipelineRow):
-    """The level of one bucket after a batch. The bucket of a sensor without a row in the newest snapshot is full."""
+    """The level of one bucket after a batch, or of one tenant.
+
+    The bucket of a sensor without a row in the newest snapshot is full, and a tenant without one is at rest.
+    """
 
     batch_id: c.Number = c.field("The last micro-batch that the level includes.")
     time_epoch: c.Number = c.TIME_EPOCH
@@ -93,8 +134,21 @@ class SensorStateRow(c.PipelineRow):
     sensor_user: c.Name = c.field('User part of the sensor; "" if it is not part of it.')
     sensor_client_id: c.Name = c.field('Client-id part of the sensor; "" if it is not part of it.')
     quota_type: c.QuotaTypeName = c.field("The quota the bucket belongs to.")
-    tokens: c.Tokens = c.field("The level at `refilled_at_ms`; below 0 it is a debt.")
-    refilled_at_ms: c.EpochMs = c.field("When the bucket was last refilled.")
+    tokens: c.Tokens | None = c.field(
+        "The level at `refilled_at_ms`; below 0 it is a debt. Null in the row of a tenant.", default=None
+    )
+    refilled_at_ms: c.EpochMs = c.field("When the bucket was last refilled; of a tenant when its level was last moved.")
+    demanded_at_ms: c.EpochMs | None = c.field(
+        "When a member of a tenant last was at its bound, or owed; null for not lately.", default=None
+    )
+    tenant: c.Name | None = c.field(
+        "The row of a tenant has no parts of a sensor. A row with a user is of those clients of the user that have no "
+        "quota of their own and that a pattern of client-ids puts into this tenant. Null in all other rows.",
+        default=None,
+    )
+    tenant_level: c.Times | None = c.field(
+        "λ of the tenant: how many times its own bound a member may use. Null in the row of a bucket.", default=None
+    )
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")
 
 
@@ -114,12 +168,14 @@ class RatesRow(c.PipelineRow):
     client_id: c.Name | None = c.field("The client-id; null for a sensor of all client-ids.")
     quota_type: c.QuotaTypeName = c.field("The quota.")
     observed: c.Rate = c.field("O, the rate of the sensor; of a client without a bound its own.")
-    bound: c.Rate | None = c.field("T, the bound; null for none.")
+    bound: c.Rate | None = c.field("T, the bound in force; null for none.")
     share: c.Share | None = c.field("O / T; above 1 the quota is violated. Null without a bound.")
     own_rate: c.Rate | None = c.field("What the client itself uses; null for a sensor of several clients.")
     window_ms: c.DurationMs = c.field("W, the span the rates were measured over.")
     clients: c.Count | None = c.field("How many clients with usage share the sensor; null in the row of a client.")
-    level: c.Number | None = c.field("The level of the quota, 1 to 8; null without a bound.")
+    level: c.Number | None = c.field(
+        "The level of the quota, 1 to 8; 9 for a member of a tenant without a quota of its own. Null without a bound."
+    )
     sensor_user: c.Name | None = c.field('User part of the sensor; "" if it is not part of it. Null without a bound.')
     sensor_client_id: c.Name | None = c.field(
         'Client-id part of the sensor; "" if it is not part of it. Null without a bound.'
@@ -127,6 +183,9 @@ class RatesRow(c.PipelineRow):
     mode: Annotated[Literal["enforce", "shadow"] | None, c.Unit("mode")] = c.field(
         "The mode of the quota; a shadow quota is seen as if it and every other one were enforced. Null for none."
     )
+    tenant: c.Name | None = c.TENANT
+    tenant_level: c.Times | None = c.TENANT_LEVEL
+    own_bound: c.Rate | None = c.OWN_BOUND
     held_until_ms: c.EpochMs | None = c.field(
         "Until when it is held for this quota, by wall clock; of a sensor the last end of its clients. Null = not held."
     )
@@ -245,12 +304,17 @@ class DecisionRow(c.PipelineRow):
     )
     quota_type: c.QuotaTypeName = c.field("The violated quota.")
     observed: c.Rate = c.field("O, the rate over the window.")
-    bound: c.Rate = c.field("T, the quota.")
+    bound: c.Rate = c.field("T, the quota; of a tenant's member the bound in force.")
     window_ms: c.DurationMs = c.field("W, the span the rate was measured over.")
     raw_throttle_time_ms: c.DurationMs = c.field("X = (O − T) / T · W, rounded, before the cap.")
     max_throttle_time_ms: c.DurationMs | None = c.field("The cap; null for none.")
     throttle_time_ms: c.DurationMs = c.field("X, or of a `debt` what is owed, after the cap.")
-    level: c.Number = c.field("Which of the 8 levels of quotas matched; 1 is the most specific.", ge=1, le=8)
+    level: c.Number = c.field(
+        "Which of the 8 levels of quotas matched; 1 is the most specific. 9: a member of a tenant without a quota of "
+        "its own.",
+        ge=1,
+        le=9,
+    )
     sensor_user: c.Name = c.field('User part of the sensor; "" if it is not part of it.')
     sensor_client_id: c.Name = c.field('Client-id part of the sensor; "" if it is not part of it.')
     mode: Annotated[Literal["enforce", "shadow"], c.Unit("mode")] = c.field(
@@ -270,6 +334,10 @@ class DecisionRow(c.PipelineRow):
         "How many clients of the sensor have no row, because at most 100 do, those that used the most; null in rows of "
         "clients."
     )
+    tenant: c.Name | None = c.TENANT
+    tenant_level: c.Times | None = c.TENANT_LEVEL
+    own_bound: c.Rate | None = c.OWN_BOUND
     decision_id: c.Name = c.field("The id in the throttle's records.")
     quota_version: c.Number = c.field("Version of the quota table.")
+    tenants_version: c.Number = c.TENANTS_VERSION
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")

@@ -192,12 +192,15 @@ class ThrottleEventRow(c.PipelineRow):
     sensor_user: c.Name = c.field('User part of the sensor; "" if it is not part of it.')
     sensor_client_id: c.Name = c.field('Client-id part of the sensor; "" if it is not part of it.')
     observed: c.Rate = c.field("O, the rate over the window.")
-    bound: c.Rate | None = c.field("T, the quota; null if no bound is left.")
+    bound: c.Rate | None = c.field("T, the quota; of a tenant's member the bound in force. Null if no bound is left.")
     window_ms: c.DurationMs = c.field("W, the span the rate was measured over.")
     tokens: c.Tokens | None = c.field("Level of the sensor's bucket; below 0 it is a debt; null for no bucket.")
     owed_ms: c.DurationMs = c.field("How much longer the client must wait, as seen when it was decided.")
     decision_id: c.Name = c.field("The decision that began the throttle.")
     quota_version: c.Number = c.field("Version of the quota table.")
+    tenants_version: c.Number = c.TENANTS_VERSION
+    tenant: c.Name | None = c.TENANT
+    own_bound: c.Rate | None = c.OWN_BOUND
     schema_version: c.Number = c.field("Version of the record's schema.", default=SCHEMA_VERSION)
     due_ms: c.EpochMs | None = c.field("When the check was due; null for a record of a batch.")
     lateness_ms: c.DurationMs | None = c.field(

@@ -129,6 +129,7 @@ class UsageRow(UsageSums, _Sample):
     time_epoch: c.Number = c.TIME_EPOCH
     evaluated_at_ms: c.EpochMs = c.field("The instant at which the batch is evaluated, in event time.")
     quota_version: c.Number = c.field("Version of the quota table with which the batch is decided.")
+    tenants_version: c.Number = c.TENANTS_VERSION
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition. Older rows may have that of `sample_start_ms`.")
 
 

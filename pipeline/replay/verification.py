@@ -51,7 +51,15 @@ Progress = Callable[[int, int], None]
 _SLICE_MS: Final = 60_000
 _NEVER_MS: Final = 1 << 62
 
-BATCH_COLUMNS: Final = ("cluster", "query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
+BATCH_COLUMNS: Final = (
+    "cluster",
+    "query_id",
+    "batch_id",
+    "time_epoch",
+    "evaluated_at_ms",
+    "quota_version",
+    "tenants_version",
+)
 _STATE_COLUMNS: Final = ("query_id", "batch_id", *BUCKETS_SCHEMA.names)
 
 Key = tuple[str, int]
@@ -190,7 +198,7 @@ def decided_again(
 
 def _decide(decider: Decider, batch: StoredBatch, snapshot_at: SnapshotAt) -> pa.Table:
     at_ms = batch.evaluated_at_ms
-    snapshot = snapshot_at(batch.quota_version)
+    snapshot = snapshot_at(*batch.versions)
     return decider.decide(snapshot, batch.usage, evaluation_of(batch), Moment(at_ms, at_ms)).decisions
 
 
@@ -283,7 +291,7 @@ ExceptedAt = Callable[[int, str, int], Collection[str] | None]
 def _exceptions(snapshot_at: SnapshotAt) -> ExceptedAt:
     @lru_cache(maxsize=12)
     def apart_at(version: int, quota_type: int) -> ClientsApart:
-        return ClientsApart(snapshot_at(version).quotas, quota_type)
+        return ClientsApart(snapshot_at(version, -1).quotas, quota_type)
 
     return lambda version, user, quota_type: apart_at(version, quota_type).of(user)
 
@@ -340,7 +348,7 @@ def _is_forgiven(release: Mapping[str, Any], last: int | None, snapshot_at: Snap
     """
     sensor = release["sensor_user"], release["sensor_client_id"]
     versions = [release["quota_version"], *([] if last is None else [last])]
-    now_ms, *before_ms = (snapshot_at(version).forgiven_until_ms([sensor])[0] for version in versions)
+    now_ms, *before_ms = (snapshot_at(version, -1).forgiven_until_ms([sensor])[0] for version in versions)
     return now_ms > max(before_ms, default=0)
 
 
@@ -357,7 +365,7 @@ def _identified(part: Slice, cluster: str) -> pa.Table:
     for batch, rows in part.batches:
         if not rows.num_rows:
             continue
-        copied = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
+        copied = BATCH_COLUMNS[1:]
         constants = {"cluster": cluster} | {name: getattr(batch, name) for name in copied}
         columns = {name: pa.repeat(pa.scalar(value), rows.num_rows) for name, value in constants.items()}
         columns |= dict(zip(rows.column_names, rows.columns, strict=True))

@@ -181,6 +181,9 @@ _PLACEHOLDER = {
 }
 
 
+_VERSIONS: Final = ("quota_version", "tenants_version")
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a batch. Any step after the one that stored its usage may still have to be done."""
@@ -219,7 +222,7 @@ class SensorStateTable:
             return False
         self._written_at_ms = now.steady_ms
         buckets = decider.buckets()
-        at = {name: value for name, value in asdict(last).items() if name != "quota_version"}
+        at = {name: value for name, value in asdict(last).items() if name not in _VERSIONS}
         placeholder = [{**_PLACEHOLDER, "refilled_at_ms": last.evaluated_at_ms}]
         stored = buckets if buckets.num_rows else pa.Table.from_pylist(placeholder)
         rows = conform(stored, SensorStateRow, cluster=self._cluster, **at)

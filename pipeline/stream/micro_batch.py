@@ -119,7 +119,7 @@ class MicroBatch:
         failpoint("batch.collected")
         collected = self._clock.now()
         batch = self._folded(self._limited(batch, collected), snapshot, collected)
-        evaluation = self._evaluation(query_id, batch_id, snapshot.version, batch, collected)
+        evaluation = self._evaluation(query_id, batch_id, snapshot, batch, collected)
         batch, gap = self._with_gap(batch, evaluation, collected)
         facts = self._facts(evaluation, batch, offsets, collected, gap)
         causes = causes_of(batch.dead_letters, batch.dead_count)
@@ -191,10 +191,11 @@ class MicroBatch:
         return folded
 
     def _evaluation(
-        self, query_id: str, batch_id: int, quota_version: int, batch: CollectedBatch, collected: Moment
+        self, query_id: str, batch_id: int, quotas: QuotaSnapshot, batch: CollectedBatch, collected: Moment
     ) -> Evaluation:
         """When and in which time epoch a batch is evaluated; see `begins_time_epoch`."""
         last, own_ms = self._decider.last, batch.newest_event_ms
+        version, tenants_version = quotas.versions
         instants_ms = (own_ms, batch.newest_append_ms, collected.wall_ms)
         if begins_time_epoch(last.evaluated_at_ms, self._engine.late_after_ms, instants_ms):
             log.warning(
@@ -202,9 +203,9 @@ class MicroBatch:
                 "Rates begin empty, debts stay (time epoch %d)",
                 *(batch_id, (last.evaluated_at_ms - (own_ms or 0)) / 1000, last.time_epoch + 1),
             )
-            return Evaluation(query_id, batch_id, own_ms or 0, quota_version, last.time_epoch + 1)
+            return Evaluation(query_id, batch_id, own_ms or 0, version, last.time_epoch + 1, tenants_version)
         evaluated_at_ms = max(own_ms or 0, last.evaluated_at_ms)
-        return Evaluation(query_id, batch_id, evaluated_at_ms, quota_version, last.time_epoch)
+        return Evaluation(query_id, batch_id, evaluated_at_ms, version, last.time_epoch, tenants_version)
 
     def _with_gap(
         self, batch: CollectedBatch, evaluation: Evaluation, collected: Moment

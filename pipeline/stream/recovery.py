@@ -14,7 +14,7 @@ stored yet, is decided with the settings it was recorded with.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ from schemas.usage import UsageRow
 log = logging.getLogger(__name__)
 
 _COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
-_FACTS = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version")
+_FACTS = tuple(field.name for field in fields(Evaluation))
 _COLUMNS = (*_FACTS, "engine_settings")
 
 _USAGE = arrow_schema(UsageRow)
@@ -115,7 +115,7 @@ def _with_ends_of_epochs(
         ends[one.time_epoch] = one
     known = {(batch.query_id, batch.batch_id) for batch in batches}
     added = [
-        StoredBatch(one.query_id, one.batch_id, one.evaluated_at_ms, one.quota_version, one.time_epoch, usage=_NO_USAGE)
+        StoredBatch(**asdict(one), usage=_NO_USAGE)
         for epoch, one in ends.items()
         if epoch < newest_epoch and (one.query_id, one.batch_id) not in known
     ]
@@ -185,7 +185,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         as_recorded = Decider(new_engine(facts.settings, decider.scope), decider.cluster)
         usage = read_stored_usage(tables, facts, facts.settings)
         outcome = _decide_again(usage, quotas, as_recorded, at, last_query_id, facts)
-    decider.resume(newest.evaluation, at, quotas.at(newest.evaluation.quota_version))
+    decider.resume(newest.evaluation, at, quotas.at(*newest.evaluation.versions))
     rows = sum(batch.usage.num_rows for batch in stored.batches)
     return Recovered(outcome, len(stored.batches), rows, newest)
 
@@ -207,7 +207,7 @@ def _decide_again(
             decider.restore_buckets(snapshot[1])
             decider.resume(snapshot[0], at)
             snapshot = None
-        decided = decider.decide(quotas.at(evaluation.quota_version), batch.usage, evaluation, at)
+        decided = decider.decide(quotas.at(*evaluation.versions), batch.usage, evaluation, at)
         if facts is not None and facts.versions == {batch.query_id: batch.batch_id}:
             outcome = Outcome(facts, decided)
     if snapshot is not None:

@@ -28,8 +28,18 @@ from pipeline.tables.port import (
     table_uri,
     tables_of_another_job,
 )
+from quota.entity import QUOTA_TYPES
 from schemas.arrow import arrow_schema
-from schemas.rows import BatchRow, BrokerQuotaRow, DeadLetterRow, DecisionRow, QuotaRow, RatesRow, SensorStateRow
+from schemas.rows import (
+    BatchRow,
+    BrokerQuotaRow,
+    DeadLetterRow,
+    DecisionRow,
+    QuotaRow,
+    RatesRow,
+    SensorStateRow,
+    TenantRow,
+)
 from schemas.throttle_record import ThrottleByMinuteRow, ThrottleEventRow
 from schemas.usage import UsageByMinuteRow, UsageBySecondRow, UsageRow
 
@@ -69,15 +79,14 @@ _REPLACED: Final = {
     "delta.deletedFileRetentionDuration": "interval 2 minutes",
 }
 
-# Decisions name quota versions. Each version must stay readable at least as long as the decisions are kept.
-_QUOTAS: Final = {
+# Batches name versions of quotas and tenants. Each must stay readable at least as long as the decisions are kept.
+_TENANTS: Final = {
     **_PLAIN,
     "delta.checkpointInterval": "20",
     "delta.logRetentionDuration": "interval 400 days",
     "delta.deletedFileRetentionDuration": "interval 400 days",
-    "kquota.scope": "cluster",
-    "kquota.mode": "enforce",
 }
+_QUOTAS: Final = {**_TENANTS, "kquota.scope": "cluster", "kquota.mode": "enforce"}
 
 
 def _bound_check(column: str) -> str:
@@ -92,6 +101,14 @@ _QUOTA_CONSTRAINTS: Final = {
     "request_percentage_is_positive": _bound_check("request_percentage"),
     "mode_is_known": "mode = 'enforce' OR mode = 'shadow' OR mode = 'exempt'",
     "entity_is_named": "user != '' OR client_id != ''",
+}
+
+_BOUNDS_OF_TENANTS: Final = tuple(f"{prefix}{bound}" for prefix in ("", "member_") for bound in QUOTA_TYPES)
+_TENANT_CONSTRAINTS: Final = {
+    **{f"{column}_is_positive": _bound_check(column) for column in _BOUNDS_OF_TENANTS},
+    "ceiling_is_not_below_1": "ceiling IS NULL OR (ceiling >= 1 AND ceiling < 1e19)",
+    "mode_is_known": "mode = 'enforce' OR mode = 'shadow'",
+    "tenant_is_named": "tenant != ''",
 }
 
 
@@ -126,6 +143,7 @@ TABLES: Final[Mapping[str, TableDefinition]] = {
     definition.name: definition
     for definition in (
         TableDefinition("quotas", QuotaRow, (), (), _QUOTAS, _QUOTA_CONSTRAINTS),
+        TableDefinition("tenants", TenantRow, (), (), _TENANTS, _TENANT_CONSTRAINTS),
         TableDefinition("usage", UsageRow, ("batch_id", "sample_start_ms", "time_epoch", "evaluated_at_ms")),
         TableDefinition("batches", BatchRow, ("batch_id", "time_epoch", "evaluated_at_ms")),
         TableDefinition("decisions", DecisionRow, ("batch_id", "time_epoch", "evaluated_at_ms", "decision_id")),

@@ -5,7 +5,7 @@ holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.tak
 stored throttles and fences an earlier publisher.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -124,7 +124,7 @@ class Rehearsal:
         if buckets is not None:
             self.decider.restore_buckets(buckets)
         self._records.running = running
-        self.purgatory.take_over(quotas_at=lambda _version: self.snapshot)
+        self.purgatory.take_over(quotas_at=lambda _version, _tenants: self.snapshot)
         if self.snapshot.version >= 0:
             self.purgatory.quotas_changed(self.snapshot)
 
@@ -140,7 +140,7 @@ class Rehearsal:
         * `evaluation`: Facts of the batch; its quota version is set to that of the quotas in force.
         * `holds`: False: nothing is published for the batch, as for one that is too old.
         """
-        evaluation = replace(evaluation, quota_version=self.snapshot.version)
+        evaluation = evaluation.under(*self.snapshot.versions)
         decided = self.decider.decide(self.snapshot, usage, evaluation, self._clock.now())
         if holds and len(decided.violations):
             self.purgatory.violated(decided.violations, evaluation, {})

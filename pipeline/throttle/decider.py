@@ -160,7 +160,7 @@ class Decider:
             violations = self._engine.asked(decisions)
             if isinstance(usage, pa.Table):
                 self._recent.add(usage, evaluation.evaluated_at_ms)
-            if self._in_force is None or snapshot.version >= self._in_force.version:
+            if self._in_force is None or snapshot.versions >= self._in_force.versions:
                 self._in_force = snapshot
             else:
                 # An edit was adopted since the batch pinned its quotas: checks go on under the edit.
@@ -168,7 +168,7 @@ class Decider:
             # A batch without newer usage does not set the clock of checks back: what is owed goes on shrinking.
             if begins_epoch or evaluation.evaluated_at_ms > self._last.evaluated_at_ms:
                 self._steady_at_last_ms = now.steady_ms
-            self._last = replace(evaluation, quota_version=self._in_force.version)
+            self._last = evaluation.under(*self._in_force.versions)
             wait_until_stored()
         return Decided(violations, decisions, self.cluster, evaluation)
 
@@ -188,7 +188,7 @@ class Decider:
         with self._lock:
             if snapshot is not None:
                 self._forgive(snapshot)
-            self._last = replace(evaluation, quota_version=self._last.quota_version)
+            self._last = evaluation.under(*self._last.versions)
             self._steady_at_last_ms = now.steady_ms
 
     def check(
@@ -282,11 +282,11 @@ class Decider:
     def adopt(self, snapshot: QuotaSnapshot) -> bool:
         """Put a quota version in force for checks if it is newer; returns whether it is. Batches pin their own."""
         with self._lock:
-            if self._in_force is not None and snapshot.version <= self._in_force.version:
+            if self._in_force is not None and snapshot.versions <= self._in_force.versions:
                 return False
             self._in_force = snapshot
             self._engine.load_quotas(snapshot)
-            self._last = replace(self._last, quota_version=snapshot.version)
+            self._last = self._last.under(*snapshot.versions)
             return True
 
     def buckets(self) -> pa.Table:

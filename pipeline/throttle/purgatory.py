@@ -46,7 +46,7 @@ from pipeline.throttle.shapes import (
 )
 from quota.decisions import Asked, Claims, names_of
 from quota.entity import QUOTA_TYPES
-from quota.replay import Evaluation
+from quota.replay import Evaluation, SnapshotAt
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import Slicing, Step
 from quota.usage import Pair, some_of
@@ -108,7 +108,7 @@ class ThrottlePurgatory:
         self._ledger = ThrottleLedger(start_ms=0)
         self._lock = Lock()
         # Every held throttle was decided under this quota version, or checked since it came into force.
-        self._settled_version = -1
+        self._settled = -1, -1
 
     def __len__(self) -> int:
         """The number of held clients (NumDelayedOperations; PurgatorySize is the same: nothing is held twice)."""
@@ -129,7 +129,7 @@ class ThrottlePurgatory:
         self,
         takes_topic: bool = False,
         publishes_running: bool = False,
-        quotas_at: Callable[[int], QuotaSnapshot] | None = None,
+        quotas_at: SnapshotAt | None = None,
     ) -> None:
         """Fence an earlier publisher, publish what is stored but not yet on the topic, take up the stored throttles.
 
@@ -144,7 +144,7 @@ class ThrottlePurgatory:
         with self._lock:
             highest_seq, running = self._publisher.newest()
             now = self._clock.now()
-            self._ledger, self._settled_version = ThrottleLedger(start_ms=now.steady_ms), -1
+            self._ledger, self._settled = ThrottleLedger(start_ms=now.steady_ms), (-1, -1)
             is_running = pc.greater(running["throttled_until_ms"], now.wall_ms)
             again = running.filter(is_running) if publishes_running else running.slice(0, 0)
             self._publisher.take_over(highest_seq, now, takes_topic, again)
@@ -211,10 +211,10 @@ class ThrottlePurgatory:
         settled by a later call, even if another batch has adopted the version by then.
         """
         with self._lock:
-            if not self._decider.adopt(snapshot) and snapshot.version <= self._settled_version:
+            if not self._decider.adopt(snapshot) and snapshot.versions <= self._settled:
                 return 0
             records = self._check_after_edit()
-            self._settled_version = snapshot.version
+            self._settled = snapshot.versions
             return records
 
     def next_due_ms(self) -> int | None:
@@ -310,7 +310,7 @@ class ThrottlePurgatory:
         They stay recorded as decisions. The edit has checked whom it touches, or will; a throttle under the quotas of
         before would hold a client that has just been let go.
         """
-        if not len(violations) or evaluation.quota_version >= self._decider.last.quota_version:
+        if not len(violations) or evaluation.versions >= self._decider.last.versions:
             return violations
         clients, claims = _clients_of(violations), violations.claims
         in_force = self._decider.in_force(clients, claims.quota_type)
@@ -420,13 +420,13 @@ def left_ms(rows: pa.Table, now: Moment) -> Ints:
     return np.maximum(left_ms, 0)
 
 
-def _forgiven_ms(rows: pa.Table, quotas_at: Callable[[int], QuotaSnapshot]) -> Ints:
+def _forgiven_ms(rows: pa.Table, quotas_at: SnapshotAt) -> Ints:
     """Until when debts of the sensors of records were forgiven by the quotas that they were written under."""
     found, versions = np.zeros(rows.num_rows, np.int64), rows["quota_version"]
     for version in pc.unique(versions).to_pylist():
         own = pc.equal(versions, version)
         sensors = (rows[name].filter(own).to_pylist() for name in SENSOR)
-        found[own.to_numpy()] = quotas_at(version).forgiven_until_ms(zip(*sensors, strict=True))
+        found[own.to_numpy()] = quotas_at(version, -1).forgiven_until_ms(zip(*sensors, strict=True))
     return found
 
 

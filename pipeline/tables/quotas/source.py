@@ -61,7 +61,7 @@ class QuotaSource:
             self._pinned, self.scope = snapshot, "broker" if stored.scope == "broker" else "cluster"
             return snapshot
 
-    def at(self, version: int) -> QuotaSnapshot:
+    def at(self, version: int, tenants_version: int = -1) -> QuotaSnapshot:
         """The version with this number, for a batch that was decided with it."""
         with self._lock:
             if version not in self._cache:

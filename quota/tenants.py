@@ -1,0 +1,277 @@
+"""Tenants: one bound for a team, and what its members do not use, lent inside it.
+
+A tenant has, for each quota type, a bound C over its members. A member is a sensor:
+
+* one with a quota of its own that a pattern of the tenant matches. Its T is Kafka's.
+* all clients of one user in the tenant that have no quota of their own, together. Its T is `member_bounds`, a tenth of
+  C if none is set. So a new client-id gains nothing.
+
+A pattern is a name, or the beginning of names, of users or of client-ids. One of a client-id matches sensors of a pair
+and clients without a quota, but never the sensor of a user, which has no client-id. A sensor of a client-id alone is
+shared by all users and belongs to no tenant. The most specific pattern wins: user before client-id, a name before the
+beginning of one, the longer before the shorter. An exempt client is no member.
+
+**The formula.** One number for each tenant and quota type, the level λ, says what every member may use:
+
+    λ = the largest x with  Σ min(d_i, H_i, x · T_i) ≤ C          bound of a member = min(H_i, λ · T_i, C)
+
+d_i is what a member wants, T_i its own bound, H_i the most that it may ever have: T_i, or with `lend` `ceiling` · T_i.
+This is weighted water-filling. A member that wants less than its share leaves the rest to the others. If the T of all
+members fit into C, then λ is 1 or more: lending takes nothing from a lender.
+
+Sorting solves it. Let w_i = min(d_i, H_i), and let the members be in the order of w_i / T_i. The first i of them take
+all they want, and the others share the rest by their T:
+
+    λ_i = (C − (w_1 + … + w_i)) / (T_(i + 1) + … + T_n)
+
+λ is the largest λ_i, as in `quota.broker_level`, which is the case that all T are 1. If all fit, λ is infinity.
+
+**An example.** A tenant has 4 MB per second; its members have 1, 1 and 2. The first wants all it can get, the others
+use 0.1 each. So it may have 3.8. Once all want more, each has its own bound.
+
+>>> own, no_end, together = np.array([1.0, 1.0, 2.0]), np.full(3, np.inf), np.zeros(3, np.int64)
+>>> levels(np.array([np.inf, 0.1, 0.1]), own, no_end, together, np.array([4.0]))
+array([3.8])
+>>> levels(no_end, own, no_end, together, np.array([4.0]))
+array([1.])
+
+A member that is at its bound hides what it wants, as one does that a broker throttles: its demand counts as unbounded
+(`DEMAND_SHARE`). λ falls at once, and rises slowly (`moved`), so that it does not swing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Self, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quota.arrays import Flags, Floats, Ids, Ints
+from quota.entity import DEFAULT, QUOTA_TYPES
+from quota.errors import InvalidQuotas
+from quota.snapshot import Bounds, Mode, bound_of
+
+NO_TENANT: Final = -1
+"""Stands for "no tenant" in an array of positions."""
+
+MEMBER_LEVEL: Final = 9
+"""The level of a member without a quota of its own. Kafka has the levels 1 to 8."""
+
+DEMAND_SHARE: Final = 0.9
+"""A member that uses this part of its bound, or owes, would take more."""
+
+_RISE_PER_SECOND: Final = 0.1
+_MEMBER_SHARE: Final = 0.1
+_PREFIX: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A team of clients with a bound of its own.
+
+    Attributes:
+        name: of the tenant.
+        users: patterns of users; one that ends with `*` is the beginning of names.
+        client_ids: the same for client-ids.
+        bounds: C, one per quota type in the order of `QUOTA_TYPES`; None for none.
+        member_bounds: T of a user's clients without a quota of their own, one per quota type; None where C is.
+        lend: whether a member may use more than its own bound while others leave it unused.
+        ceiling: how many times its own bound a member may use at most; None for no limit but C.
+        mode: `shadow`: it has members and a level, and throttles nobody.
+    """
+
+    name: str
+    users: tuple[str, ...]
+    client_ids: tuple[str, ...]
+    bounds: Bounds
+    member_bounds: Bounds
+    lend: bool = False
+    ceiling: float | None = None
+    mode: Mode = "enforce"
+
+    @property
+    def factor(self) -> float:
+        """H / T: how many times its own bound a member may have."""
+        if not self.lend:
+            return 1.0
+        return np.inf if self.ceiling is None else self.ceiling
+
+
+def read_tenants(
+    rows: Iterable[Mapping[str, object]], version: int, mode: Literal["enforce", "shadow"] = "enforce"
+) -> tuple[Tenant, ...]:
+    """Check rows of the table `tenants` and freeze them, in the order of their names.
+
+    Args:
+        rows: mappings with the columns of `TenantRow`. A column that is missing or null means none, `enforce`, False.
+        version: of the table, for the error.
+        mode: `shadow` reads every tenant as a shadow tenant.
+
+    Raises:
+        InvalidQuotas: a name is empty or given twice, a tenant has no bound or no pattern, a bound is not a finite
+            number above 0, a ceiling is below 1 or given without `lend`, a pattern is empty, `<default>`, or stands in
+            two tenants. The error has all mistakes.
+    """
+    problems: list[str] = []
+    found: dict[str, Tenant] = {}
+    owner_of: dict[tuple[str, str], str] = {}
+    for row in rows:
+        tenant = _read(row, mode, problems)
+        if tenant.name in found:
+            problems.append(f"tenant {tenant.name!r} has several rows")
+        found[tenant.name] = tenant
+        for part, patterns in (("user", tenant.users), ("client-id", tenant.client_ids)):
+            for pattern in dict.fromkeys(patterns):
+                other = owner_of.setdefault((part, pattern), tenant.name)
+                if other != tenant.name:
+                    problems.append(f"{part} pattern {pattern!r} is in the tenants {other!r} and {tenant.name!r}")
+    if problems:
+        raise InvalidQuotas(version, problems, "tenants")
+    return tuple(found[name] for name in sorted(found))
+
+
+def _read(row: Mapping[str, object], table_mode: str, problems: list[str]) -> Tenant:
+    name = row.get("tenant")
+    where = f"tenant {name!r}"
+    found: list[str] = [] if isinstance(name, str) and name else ["it has no name"]
+    users, client_ids = (_patterns(row, column, found) for column in ("user_patterns", "client_id_patterns"))
+    if not users and not client_ids:
+        found.append("it has no pattern, so it has no members")
+    bounds = [bound_of(row.get(one), one, where, problems) for one in QUOTA_TYPES]
+    if all(row.get(one) is None for one in QUOTA_TYPES):
+        found.append(f"it has no bound; set one of {', '.join(QUOTA_TYPES)}")
+    own = [bound_of(row.get(f"member_{one}"), f"member_{one}", where, problems) for one in QUOTA_TYPES]
+    members = [
+        None if bound is None else member or bound * _MEMBER_SHARE for bound, member in zip(bounds, own, strict=True)
+    ]
+    lend, ceiling = bool(row.get("lend")), bound_of(row.get("ceiling"), "ceiling", where, problems)
+    if ceiling is not None and (ceiling < 1 or not lend):
+        found.append(f"ceiling is {ceiling}; it can be 1 or more, with lend")
+    mode = row.get("mode") or "enforce"
+    if mode not in {"enforce", "shadow"}:
+        found.append(f"unknown mode {mode!r}; known are enforce, shadow")
+    problems += [f"{where}: {one}" for one in found]
+    mode = cast("Mode", "shadow" if table_mode == "shadow" else mode)
+    of_types = cast("tuple[Bounds, Bounds]", (tuple(bounds), tuple(members)))
+    return Tenant(str(name), users, client_ids, *of_types, lend, ceiling, mode)
+
+
+def _patterns(row: Mapping[str, object], column: str, problems: list[str]) -> tuple[str, ...]:
+    given = row.get(column)
+    patterns = [one for one in given if isinstance(one, str)] if isinstance(given, list | tuple) else []
+    for one in patterns:
+        if not one or one == DEFAULT or _PREFIX in one[:-1]:
+            rule = f"a pattern is a name, or the beginning of names with {_PREFIX} at its end"
+            problems.append(f"{column} has {one!r}; {rule}")
+    return tuple(patterns)
+
+
+class Patterns:
+    """The patterns of some tenants: which tenant each name is in."""
+
+    def __init__(self, tenants: Iterable[Tenant], part: Literal["users", "client_ids"]) -> None:
+        """Index the patterns of one part. Positions count the tenants as they are given."""
+        of_name: dict[str, int] = {}
+        of_length: dict[int, dict[str, int]] = {}
+        for position, tenant in enumerate(tenants):
+            for pattern in getattr(tenant, part):
+                if pattern.endswith(_PREFIX):
+                    of_length.setdefault(len(pattern) - 1, {})[pattern[:-1]] = position
+                else:
+                    of_name[pattern] = position
+        self._names = _Texts.of(of_name)
+        self._prefixes = [(length, _Texts.of(of_length[length])) for length in sorted(of_length, reverse=True)]
+
+    def match(self, names: pa.Array) -> Ids:
+        """The position of the tenant of each name, int64[n]; `NO_TENANT` for none, and for the name ""."""
+        names = pc.fill_null(names, "")
+        found = self._names.find(names)
+        for length, texts in self._prefixes:
+            rows = np.flatnonzero(found == NO_TENANT)
+            if not len(rows):
+                break
+            found[rows] = texts.find(pc.utf8_slice_codeunits(names.take(pa.array(rows)), 0, length))
+        found[pc.equal(names, "").to_numpy(zero_copy_only=False)] = NO_TENANT
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    texts: pa.Array
+    positions: Ids
+
+    @classmethod
+    def of(cls, positions: Mapping[str, int]) -> Self:
+        return cls(pa.array([*positions], pa.string()), np.array([*positions.values(), NO_TENANT], np.int64))
+
+    def find(self, names: pa.Array) -> Ids:
+        at = pc.fill_null(pc.index_in(names.cast(pa.string()), self.texts), -1).to_numpy(zero_copy_only=False)
+        found: Ids = self.positions[at]
+        return found
+
+
+def levels(demand: Floats, own: Floats, highest: Floats, tenants: Ids, bounds: Floats) -> Floats:
+    """λ of many tenants.
+
+    Args:
+        demand: d of each of n members, per second, float64[n]: 0 or more, infinity for unbounded.
+        own: T of each, above 0.
+        highest: H of each, at least T; infinity for none.
+        tenants: the tenant of each, int64[n], positions in `bounds`.
+        bounds: C of each of m tenants, above 0.
+
+    Returns:
+        float64[m]; infinity where all that is wanted fits into C. The order of members changes nothing, not in the last
+        bit either, and no tenant's level depends on another tenant. A member that wants nothing changes nothing.
+    """
+    wanted = np.minimum(demand, highest)
+    rows = np.flatnonzero(wanted > 0)
+    wanted, own, tenants = wanted[rows], own[rows], tenants[rows]
+    order = np.lexsort((wanted, own, wanted / own, tenants))
+    wanted, own = wanted[order], own[order]
+    counts = np.bincount(tenants, minlength=len(bounds))
+    begins = np.cumsum(counts) - counts
+    found = np.full(len(bounds), np.inf)
+    # In rows of one length, filled up with zeros: so the sums of a tenant have no other tenant's numbers in them.
+    sizes = np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64)
+    for size in np.unique(sizes[counts > 0]).tolist():
+        of_size = np.flatnonzero((sizes == size) & (counts > 0))
+        places = np.arange(1 << size)
+        is_member = places < counts[of_size, None]
+        at = np.minimum(begins[of_size, None] + places, len(own) - 1)
+        wants, weights = np.where(is_member, wanted[at], 0.0), np.where(is_member, own[at], 0.0)
+        sums = np.cumsum(wants, axis=1)
+        before = np.concatenate((np.zeros((len(of_size), 1)), sums[:, :-1]), axis=1)
+        rest = np.cumsum(weights[:, ::-1], axis=1)[:, ::-1]
+        bound = bounds[of_size]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shares = np.where(is_member, (bound[:, None] - before) / rest, -np.inf)
+        found[of_size] = np.where(sums[:, -1] <= bound, np.inf, shares.max(axis=1))
+    return found
+
+
+def moved(level: Floats, target: Floats, rest: Floats, since_ms: Ints) -> Floats:
+    """λ after a step: it falls at once, and rises by a tenth a second at most.
+
+    Args:
+        level: λ so far, float64[m]; infinity at rest.
+        target: what `levels` says now.
+        rest: where the bound of every member is as high as it can be, max(min(H, C) / T). From there on λ is at rest.
+        since_ms: the time since the step before, 0 or more.
+    """
+    with np.errstate(invalid="ignore"):
+        risen = level * (1.0 + _RISE_PER_SECOND * (since_ms / 1000.0))
+    after = np.where(target <= level, target, np.minimum(target, risen))
+    return np.where(after >= rest, np.inf, after)
+
+
+def bounds_in_force(own: Floats, factor: Floats, level: Floats, bound: Floats) -> Floats:
+    """What members may use now, min(H, λ · T, C), with H = `factor` · T; T must be finite and above 0."""
+    return np.minimum(np.minimum(factor, level) * own, bound)
+
+
+def are_members(tenant: Ids) -> Flags:
+    """Which have a tenant."""
+    found: Flags = tenant != NO_TENANT
+    return found
