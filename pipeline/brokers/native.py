@@ -435,5 +435,7 @@ def _number(value: float) -> str:
 def _why_unnamed(quota: NativeQuota) -> str:
     unknown = sorted(kind for kind, _ in quota.entity.parts if kind not in {"user", "client-id"})
     if unknown:
-        return f"kquota has no quotas for {', '.join(unknown)}"
+        prefix = next((name for kind, name in quota.entity.parts if kind == "client-id-prefix"), None)
+        instead = f"; a tenant with the client-id pattern {prefix}* bounds these clients together" if prefix else ""
+        return f"kquota has no quotas for {', '.join(unknown)}{instead}"
     return f"a name of the table must not be empty, nor {DEFAULT}, which is reserved for the default"

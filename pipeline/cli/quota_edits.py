@@ -35,6 +35,7 @@ from quota.snapshot import MODES
 from quota.units import Mistakes, parse_bound
 
 if TYPE_CHECKING:
+    from pipeline.brokers.exports import Export
     from pipeline.tables.quotas.table import QuotaEdit
 
 
@@ -377,6 +378,19 @@ def rollback(
 
 def import_(
     *,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "-f",
+            "--file",
+            help="Quotas of Strimzi, kafka-configs, Terraform or rpk instead of the brokers'; - reads standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    tenant_label: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="The label of a KafkaUser that names its tenant.", show_default=False),
+    ] = None,
     scale: Annotated[
         Literal["keep", "brokers"],
         typer.Option(help="Keep each bound as it is, or multiply it by the number of brokers."),
@@ -385,32 +399,56 @@ def import_(
     command_config: CommandConfig = None,
     edit: EditOptions,
 ) -> None:
-    """Take over the quotas that Kafka's brokers enforce, in one edit; other quotas of the table stay.
+    """Take over the quotas that Kafka's brokers enforce, or those of a file, in one edit; others of the table stay.
 
     Nothing changes in the cluster. What the table cannot hold, as quotas of ips, is listed. `--dry-run` shows all of it
-    before.
+    before. The form of a file is found by what is in it: KafkaUser resources of Strimzi (YAML, JSON), the lines of
+    kafka-configs --describe, JSON of Terraform's state or plan with kafka_quota, or rpk cluster quotas describe.
     """
-    declared = _read_cluster(Source(edit.source.config, bootstrap_server, command_config), scale)
+    if tenant_label is not None and file is None:
+        msg = "--tenant-label is for a file of KafkaUser resources; brokers keep no labels"
+        raise UsageError(msg, "give --file, too")
+    source = Source(edit.source.config, bootstrap_server, command_config)
+    export = None if file is None else _read_export(file, tenant_label)
+    declared = _read_cluster(source, scale, export)
     done = edit.make(lambda rows: applied(rows, declared, prune=False))
     named = {(quota["user"], quota["client_id"]) for quota in declared}
     others = sum((row["user"], row["client_id"]) not in named for row in done.before.rows)
     if others:
         remark(f"quotas of other entities, which stay in the table: {others}")
+    for tenant, users in sorted(export.tenants.items()) if export else ():
+        remark(f"tenant {tenant}: {', '.join(users)}")
 
 
-def _read_cluster(source: Source, scale: str) -> list[QuotaValues]:
-    """The quotas of a cluster, for the table. Prints the factor and what is not imported on stderr."""
+def _read_export(file: str, tenant_label: str | None) -> "Export":
+    from pipeline.brokers.exports import read_export
+
+    text = sys.stdin.read() if file == "-" else read_text_file("--file", Path(file))
+    export = read_export(text, "standard input" if file == "-" else file, tenant_label)
+    remark(f"{file}: {export.tool}, entities with quotas {len(export.quotas)}")
+    return export
+
+
+def _read_cluster(source: Source, scale: str, export: "Export | None") -> list[QuotaValues]:
+    """The quotas of a cluster, or of a file, for the table. Prints the factor and what is left out on stderr.
+
+    A file needs the cluster only for the number of its brokers.
+    """
     from pipeline.brokers.native import NativeQuotas, imported
     from pipeline.cluster.connecting import ClusterAccess
 
-    access = ClusterAccess.from_settings(source.settings().kafka)
-    with NativeQuotas(access) as native:
-        quotas, brokers = native.describe(), len(native.broker_ids())
+    quotas, brokers = export.quotas if export else (), 1
+    if export is None or scale == "brokers":
+        access = ClusterAccess.from_settings(source.settings().kafka)
+        with NativeQuotas(access) as native:
+            quotas = quotas if export else native.describe()
+            brokers = len(native.broker_ids())
+        found = f", entities with quotas {len(quotas)}" if export is None else ""
+        remark(f"{access.bootstrap_servers}: brokers {brokers}{found}")
     factor = brokers if scale == "brokers" else 1
     declared, left_out = imported(quotas, factor)
-    remark(f"{access.bootstrap_servers}: brokers {brokers}, entities with quotas {len(quotas)}")
     remark(f"every bound × {factor} (--scale {scale})")
-    for line in left_out:
+    for line in [*left_out, *(export.left_out if export else ())]:
         remark(f"not imported: {line}")
     return declared
 

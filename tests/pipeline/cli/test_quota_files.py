@@ -206,6 +206,39 @@ def test_an_import_is_one_edit_that_keeps_labels_and_other_quotas(cluster: Embed
     assert f"quotas v{newest['version']}, nothing to change" in again.stderr
 
 
+STRIMZI: Final = Path(__file__).parents[1] / "brokers" / "exports" / "strimzi.yaml"
+
+
+@pytest.mark.parametrize("file", [str(STRIMZI), "-"])
+def test_a_file_of_another_tool_is_imported_without_a_cluster(file: str, root: str) -> None:
+    take_over = ("quotas", "import", "-f", file, "--tables", root)
+    before, text = described(root), STRIMZI.read_text()
+    dry = kquota(*take_over, "--dry-run", stdin=text)
+    assert (dry.exit_code, described(root)) == (0, before)
+    done = kquota(*take_over, stdin=text)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == dry.stdout.splitlines()[: len(done.stdout.splitlines())]
+    added = [
+        "Quota configs for user-principal 'CN=orders' are consumer_byte_rate=2097152.0, producer_byte_rate=1048576.0, "
+        "request_percentage=55.0",
+        "Quota configs for user-principal 'reports' are consumer_byte_rate=4194304.0",
+    ]
+    assert sorted(map(configs, described(root))) == sorted(map(configs, [*before, *added]))
+    assert done.stderr.splitlines()[:4] == [
+        f"{file}: Strimzi, entities with quotas 2",
+        "every bound × 1 (--scale keep)",
+        "not imported: user-principal 'CN=orders': controller_mutation_rate=10; kquota does not meter it",
+        "not imported: KafkaTopic 1; these are no quotas",
+    ]
+
+
+def test_a_label_of_a_file_tells_who_is_in_which_tenant(root: str) -> None:
+    labelled = kquota("quotas", "import", "-f", str(STRIMZI), "--tenant-label", "team", "--dry-run", "--tables", root)
+    assert labelled.stderr.splitlines()[-2:] == ["tenant team-bi: reports, CN=nightly", "tenant team-orders: CN=orders"]
+    refused = kquota("quotas", "import", "--tenant-label", "team", "--tables", root)
+    assert (refused.exit_code, "brokers keep no labels" in refused.stderr) == (2, True)
+
+
 FILES: Final = Path(__file__).parent / "bad_quota_files"
 MISTAKES: Final[dict[str, list[str]]] = json.loads(FILES.with_suffix(".json").read_text())
 
