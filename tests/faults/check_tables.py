@@ -5,20 +5,23 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from schemas.throttle_record import Target
 from tests.faults.case import Books
-from tests.faults.evidence import Batch, Evidence, Row
-from tests.faults.usage_reading import SUMS, DeadLetter, Reading, limited, read
+from tests.faults.evidence import Batch, Evidence, Message, Row
 from tests.faults.verdict import Rules, Values, Verdict
+from tests.pipeline.stream.usage_model import Expected, expected_of, judged
 from tests.quota.model import Sensor
 
 Tables = Mapping[str, list[Row]]
 _DIGEST_BYTES = 8
 _LETTERS_PER_MESSAGE = 100  # the default, which all jobs under test run with
+_MAX_EVENT_AGE_MS = 86_400_000  # the default, too
 _MORE = re.compile(r"; (\d+) more refused elements, up to element \d+$")
+_NOT_STORED = ("event_count", "clamped_count")
 _NAMES = ("sample_start_ms", "broker_id", "user", "client_id")
 
 
@@ -27,7 +30,7 @@ def check_batch(
 ) -> list[Row]:
     """Recompute one batch and compare it with its rows; its decisions. The books have recorded it afterwards."""
     limit_ms = batch.processed_at_ms + rules.clock_tolerance_ms
-    reading = limited(read(batch.messages, books.sample_window_ms), limit_ms, books.sample_window_ms)
+    reading = _limited(reading_of(batch.messages, books.sample_window_ms), limit_ms, books.sample_window_ms)
     own_ms = reading.newest_event_ms
     appended_ms = max((message.appended_at_ms for message in batch.messages), default=0)
     if own_ms is not None and max(own_ms, appended_ms, batch.processed_at_ms) < books.evaluated_at_ms - books.ring_ms:
@@ -82,37 +85,66 @@ def _gap_of(events_ms: Collection[int], books: Books, old_ms: int) -> tuple[int,
     return books.gap if still else None
 
 
-def _check_usage(reading: Reading, rows: list[Row], batch: Batch, pinned: Row, verdict: Verdict) -> None:
+def reading_of(messages: Sequence[Message], sample_window_ms: int) -> Expected:
+    elements = judged([message.value for message in messages])
+    appended_at_ms = [message.appended_at_ms for message in messages]
+    return expected_of(elements, appended_at_ms, _MAX_EVENT_AGE_MS, window_ms=sample_window_ms)
+
+
+def _limited(reading: Expected, limit_ms: int, sample_window_ms: int) -> Expected:
+    """The same events, those after the limit as of the limit.
+
+    Of a sample window that begins after the limit all events count as clamped, of one that holds the limit at least
+    one: only its newest event is known.
+    """
+    if (reading.newest_event_ms or 0) <= limit_ms:
+        return reading
+    usage: dict[tuple[Any, ...], Row] = {}
+    limit_start_ms = limit_ms - limit_ms % sample_window_ms
+    for (start_ms, *names), row in reading.usage.items():
+        clamped = row["clamped_count"]
+        if row["last_event_ms"] > limit_ms:
+            clamped = row["event_count"] if start_ms > limit_start_ms else max(clamped, 1)
+        counted = {**row, "clamped_count": clamped, "last_event_ms": min(row["last_event_ms"], limit_ms)}
+        total = usage.setdefault((min(start_ms, limit_start_ms), *names), dict.fromkeys(counted))
+        for name, amount in counted.items():
+            if name == "last_event_ms":
+                total[name] = max(total[name] or 0, amount)
+            elif amount is not None:
+                total[name] = (total[name] or 0) + amount
+    return replace(reading, usage=usage, clamped_count=sum(row["clamped_count"] for row in usage.values()))
+
+
+def _check_usage(reading: Expected, rows: list[Row], batch: Batch, pinned: Row, verdict: Verdict) -> None:
     wanted: dict[Hashable, Values] = {
-        (*batch.key, *key): {**{name: row[name] for name in (*SUMS, "last_event_ms", "in_gap")}, **pinned}
+        (*batch.key, *key): {name: value for name, value in row.items() if name not in _NOT_STORED} | pinned
         for key, row in reading.usage.items()
     }
     verdict.same_rows("usage", wanted, (((*batch.key, *(row[name] for name in _NAMES)), row) for row in rows))
 
 
-def _check_dead_letters(topic: str, reading: Reading, rows: list[Row], batch: Batch, verdict: Verdict) -> None:
-    of_message: dict[Hashable, list[DeadLetter]] = defaultdict(list)
-    for letter in reading.dead:
-        of_message[letter.partition, letter.offset].append(letter)
+def _check_dead_letters(topic: str, reading: Expected, rows: list[Row], batch: Batch, verdict: Verdict) -> None:
+    of_message: dict[int, list[tuple[int | None, bytes]]] = defaultdict(list)
+    for place, index, written in reading.dead:
+        of_message[place].append((index, written))
     wanted: dict[Hashable, Values] = {
-        (*batch.key, letter.partition, letter.offset, letter.element_index): {
+        (*batch.key, batch.messages[place].partition, batch.messages[place].offset, index): {
             "topic": topic,
-            "appended_at_ms": letter.appended_at_ms,
-            "content": letter.text,
-            "more": max(len(letters) - _LETTERS_PER_MESSAGE, 0) if place == _LETTERS_PER_MESSAGE else 0,
+            "appended_at_ms": batch.messages[place].appended_at_ms,
+            "content": written,
+            "more": max(len(letters) - _LETTERS_PER_MESSAGE, 0) if number == _LETTERS_PER_MESSAGE else 0,
         }
-        for letters in of_message.values()
-        for place, letter in enumerate(letters[:_LETTERS_PER_MESSAGE], 1)
+        for place, letters in of_message.items()
+        for number, (index, written) in enumerate(letters[:_LETTERS_PER_MESSAGE], 1)
     }
     verdict.same_rows("dead_letters", wanted, _letters(rows, batch))
 
 
 def _letters(rows: list[Row], batch: Batch) -> Iterator[tuple[Hashable, Row]]:
     for row in rows:
-        content = row["value"] if row["element_index"] is None else json.loads(row["value"])
         key = (*batch.key, row["partition"], row["offset"], row["element_index"])
         more = _MORE.search(row["cause"] or "")
-        yield key, {**row, "content": content if row["cause"] else None, "more": int(more[1]) if more else 0}
+        yield key, {**row, "content": row["value"] if row["cause"] else None, "more": int(more[1]) if more else 0}
 
 
 def _decision_key(row: Row) -> tuple[str, ...]:

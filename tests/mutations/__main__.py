@@ -3,8 +3,7 @@
     python -m tests.mutations [--only TEXT] [--all] [--jobs N]
 
 Runs for each defect only the tests that its row names, up to the first that fails. The same tests run once without a
-defect: what fails there finds nothing. The defects of tests/faults/mutations.py are seeded by their own test, which
-passes if the verifier finds them; they are listed with it. Ends with 1 if a defect is not found or cannot be planted.
+defect: what fails there finds nothing. Ends with 1 if a defect is not found or cannot be planted.
 """
 
 import argparse
@@ -21,14 +20,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple, TypeVar
 
-from tests.faults.mutations import MUTATIONS
 from tests.mutations.defects import DEFECTS
 from tests.mutations.planting import ROOT, Defect, NotPlantable, Tree
 
 _NOT_COPIED: Final = (".git", ".venv", ".kquota", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
 _PATIENCE_SECONDS: Final = 600
 _QUICK: Final = "not spark and not broker and not long"
-_VERIFIER: Final = "tests/faults/test_mutations.py"
 _ENDED: Final = re.compile(r"^(PASSED|FAILED|ERROR) (.*?)(?: - .*)?$", re.MULTILINE)
 _TESTS_FAILED: Final = 1
 
@@ -124,13 +121,6 @@ class Workshop:
             failed.update(tests if ran is None else ran.ended("FAILED", "ERROR"))
         return failed
 
-    def by_verifier(self, defects: Sequence[str]) -> list[Outcome]:
-        """The defects that a test seeds by itself: it passes if the verifier finds them."""
-        tests = {what: f"{_VERIFIER}::test_a_seeded_defect_is_found[{what}]" for what in defects}
-        ran = self.run(tests.values()) if tests else None
-        passed = ran.ended("PASSED") if ran else []
-        return [Outcome(what, test, "" if test in passed else f"NOT FOUND by {test}") for what, test in tests.items()]
-
     def _write(self, path: Path, text: str) -> None:
         """Each text has a time of its own: Python takes compiled modules by time and size."""
         path.write_text(text, encoding="utf-8")
@@ -148,7 +138,6 @@ def main() -> int:
     given = parser.parse_args()
     chosen = [defect for defect in DEFECTS if given.only in defect.what or given.only in defect.finder]
     chosen = [defect for defect in chosen if given.all or not defect.is_slow]
-    seeded = [what for what in MUTATIONS if given.only in what or given.only in _VERIFIER]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
         free: SimpleQueue[Workshop] = SimpleQueue()
         for number in range(given.jobs):
@@ -162,10 +151,8 @@ def main() -> int:
                 free.put(workshop)
 
         without = pool.submit(in_a_workshop, lambda workshop: workshop.failing(chosen))
-        by_verifier = pool.submit(in_a_workshop, lambda workshop: workshop.by_verifier(seeded))
-        found = list(pool.map(lambda defect: in_a_workshop(lambda workshop: workshop.outcome(defect)), chosen))
+        outcomes = list(pool.map(lambda defect: in_a_workshop(lambda workshop: workshop.outcome(defect)), chosen))
         unsound = without.result()
-        outcomes = found + by_verifier.result()
     troubles = [
         f"{one.what}: {one.trouble or f'NOT FOUND: {one.finder} fails without a defect, too'}"
         for one in outcomes

@@ -1,4 +1,4 @@
-"""All planted defects, a text file for each room. Those that tests/faults/mutations.py seeds are listed with them.
+"""All planted defects, a text file for each room.
 
 A row has three lines: what goes wrong; where, and the change; the tests that find it, after `slow` if one of them
 starts a broker or Spark. A change is `old` → `new`, with ⏎ for the end of a line, or the source of a function.

@@ -1,7 +1,7 @@
 """What a usage message holds, by another reading than the job's: a parser of RFC 8259 for bytes, and `UsageEvent`.
 
 It shares no code with `pipeline.stream.usage_reader`, and uses neither `json` nor msgspec. The rules are those of
-docs/meter.md, "What a usage message is".
+docs/meter.md, "What a usage message is", and of docs/design.md, "Event time". The judge of tests/faults reads with it.
 """
 
 import re
@@ -44,13 +44,17 @@ class Element(NamedTuple):
 
 @dataclass
 class Expected:
-    """What is read from messages; `dead` has offset, element and bytes of what is refused."""
+    """What is read from messages; `dead` has place of the message, element and bytes of what is refused."""
 
     usage: dict[tuple[Any, ...], dict[str, int | None]] = field(default_factory=dict)
     dead: list[tuple[int, int | None, bytes]] = field(default_factory=list)
     good_count: int = 0
     clamped_count: int = 0
     ignored_count: int = 0
+
+    @property
+    def newest_event_ms(self) -> int | None:
+        return max((row["last_event_ms"] or 0 for row in self.usage.values()), default=None)
 
 
 def judged(values: Sequence[bytes | None]) -> list[list[Element]]:
@@ -79,21 +83,25 @@ def _event_of(value: Any, written: bytes) -> UsageEvent | None:
 
 
 def expected_of(
-    messages: Sequence[Sequence[Element]], appended_at_ms: Sequence[int], max_event_age_ms: int, limit_ms: int = 2**63
+    messages: Sequence[Sequence[Element]],
+    appended_at_ms: Sequence[int],
+    max_event_age_ms: int,
+    limit_ms: int = 2**63,
+    window_ms: int = 1_000,
 ) -> Expected:
     """What messages hold; event times after the limit count as of the limit."""
     expected = Expected()
     groups: dict[tuple[Any, ...], list[tuple[UsageEvent, int]]] = defaultdict(list)
-    for offset, (elements, appended_ms) in enumerate(zip(messages, appended_at_ms, strict=True)):
+    for place, (elements, appended_ms) in enumerate(zip(messages, appended_at_ms, strict=True)):
         expected.ignored_count += not elements
         for index, written, event in elements:
             if event is None or event.event_time_ms < appended_ms - max_event_age_ms:
-                expected.dead.append((offset, index, written))
+                expected.dead.append((place, index, written))
                 continue
             time_ms = min(event.event_time_ms, appended_ms, limit_ms)
             expected.good_count += 1
             expected.clamped_count += time_ms < event.event_time_ms
-            groups[time_ms - time_ms % 1000, event.broker_id, event.user, event.client_id].append((event, time_ms))
+            groups[time_ms - time_ms % window_ms, event.broker_id, event.user, event.client_id].append((event, time_ms))
     expected.usage = {key: _sums(*zip(*dated, strict=True)) for key, dated in groups.items()}
     return expected
 

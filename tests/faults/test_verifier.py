@@ -1,4 +1,7 @@
-"""The judge finds each defect seeded into the job, each change of what a job left, and nothing where there is none."""
+"""The judge finds each change of what a job left, and nothing where there is none.
+
+Defects of the job that it must find stand in tests/mutations/whole_job.txt.
+"""
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -9,7 +12,6 @@ import pytest
 
 from tests.faults.evidence import Evidence
 from tests.faults.hand_job import AT_LEAST, HandJob, Load, live
-from tests.faults.mutations import MUTATIONS
 from tests.faults.verdict import Verdict
 from tests.faults.verifier import verify
 
@@ -76,25 +78,6 @@ TAMPERED: dict[str, Tamper] = {
     "topic: different": lambda found: found.records.insert(0, found.records.pop(1)),
     "messages: lost": lambda found: found.messages.append(found.messages[-1].__class__(0, 10**6, 1, b"k", b"{}")),
 }
-
-
-def seeded() -> Iterator[Any]:
-    """All seeded defects: the first of each check that no tampering below shows; the others are for the long run."""
-    shown = {told.partition(":")[0] for told in TAMPERED}
-    for defect, mutation in MUTATIONS.items():
-        check = mutation.told.partition(":")[0]
-        yield pytest.param(defect, marks=pytest.mark.long if check in shown else ())
-        shown.add(check)
-
-
-@pytest.mark.parametrize("defect", list(seeded()))
-def test_a_seeded_defect_is_found(defect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutation = MUTATIONS[defect]
-    mutation.seed(monkeypatch)
-    load = Load(tmp_path, monkeypatch, in_memory=True)
-    live(load)
-    told = load.job.verdict().told()
-    assert [line for line in told if line.startswith(mutation.told)], told
 
 
 def test_what_a_short_life_leaves_is_equal(job: HandJob, found: Evidence) -> None:
