@@ -46,7 +46,7 @@ class Element(NamedTuple):
 class Expected:
     """What is read from messages; `dead` has place of the message, element and bytes of what is refused."""
 
-    usage: dict[tuple[Any, ...], dict[str, int | None]] = field(default_factory=dict)
+    usage: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     dead: list[tuple[int, int | None, bytes]] = field(default_factory=list)
     good_count: int = 0
     clamped_count: int = 0
@@ -179,7 +179,7 @@ def _unescaped(escape: re.Match[bytes]) -> bytes:
     return _SHORT.get(written, written.decode()).encode()
 
 
-def _sums(events: Sequence[UsageEvent], times_ms: Sequence[int]) -> dict[str, int | None]:
+def _sums(events: Sequence[UsageEvent], times_ms: Sequence[int]) -> dict[str, Any]:
     def total(values: list[int | None]) -> int | None:
         known = [value for value in values if value is not None]
         return min(sum(known), LARGEST_SUM) if known else None
