@@ -35,7 +35,6 @@ REPORTS: Final = Path(__file__).parents[1] / "docs" / "bench"
 _MODULES: Final = {
     "timers": "bench.purgatory.timers",
     "conformance": "tests.conformance.replay",
-    "closed_loop": "tests.pipeline.throttle.closed_loop",
 }
 
 

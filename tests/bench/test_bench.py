@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from bench.peers.messages import MEASURES, SHAPES, Backlog, Shape, difference, s
 from bench.peers.report import markdown
 from bench.peers.results import FileResults, UsageTableResults
 from bench.probe import Probed
-from bench.purgatory.batch_purgatory import BatchPurgatory
-from bench.purgatory.designs import OldPurgatory, OldRequest
 
 START_MS = 1_763_712_000_000
 PARTITIONS = 4
@@ -119,26 +116,3 @@ def test_each_copy_of_a_backlog_gives_the_expected_sums_in_each_shape(small: Bac
             values += [record.value for record in one]
     assert difference(small.expected(copy), sums_of(values)) == ""
     assert sum(batch.event_count for batch in small.batches[shape]) == small.event_count == 2_050
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_both_purgatories_hand_out_each_request_once_and_the_same(seed: int) -> None:
-    dice, batches, old = random.Random(seed), BatchPurgatory(purge_slack=6), OldPurgatory(purge_threshold=6)
-    handles, requests, rows, done = list[int](), list[OldRequest](), list[tuple[int, int]](), list[int]()
-    for now_ms in [*range(0, 600, 7), 2_000]:
-        for delay_ms in [dice.randrange(1, 200) for _ in range(dice.randrange(4) if now_ms < 600 else 0)]:
-            rows.append((dice.randrange(9), dice.randrange(9)))
-            requests.append(OldRequest(delay_ms, completes_at_ms=1_000_000))
-            old.watch(requests[-1], rows[-1], now_ms)
-            handles += batches.watch_many([now_ms + delay_ms], rows[-1:]).tolist()
-        chosen = dice.sample(range(len(handles)), min(3, len(handles)))
-        completed = [handles[number] for number in chosen if requests[number].satisfy()]
-        assert sorted(batches.complete_many([handles[number] for number in chosen]).tolist()) == sorted(completed)
-        key = dice.randrange(30)
-        of_key = [handles[number] for number, row in enumerate(rows) if key in row and requests[number].satisfy()]
-        assert batches.check_and_complete(key).tolist() == of_key
-        before, due = old.expired, batches.advance(now_ms)[0].tolist()
-        old.advance(now_ms)
-        assert old.expired - before == len(due)
-        done += [*completed, *of_key, *due]
-    assert sorted(done) == sorted(handles)

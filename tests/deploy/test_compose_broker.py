@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 _DATA = "/var/lib/kafka/data"
 _JAR_VOLUME = {"/var/lib/kquota": "jar", "/opt/kquota-reporter": "kafka"}  # one volume, mounted in both services
-pytestmark = [pytest.mark.broker, pytest.mark.usefixtures("made_reporter")]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.usefixtures("made_reporter")]
 
 
 class ComposeBroker:

@@ -18,6 +18,8 @@ from deploy.reporter.__main__ import make
 from pipeline.meter.reporter import REPORTER_JAR
 from tests.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.long
+
 JARS = (ROOT / "deploy" / "jvm" / "jars.lock").read_text("utf-8")
 
 
@@ -72,7 +74,6 @@ def test_the_list_has_every_package_and_jar_of_the_locks_with_its_hashes_and_not
     assert len(references) == len(set(references)) == len(locked(LOCK)) + len(wanted)
 
 
-@pytest.mark.long
 def test_a_release_has_all_its_files_with_their_sums_and_the_parts_of_the_image(tmp_path: Path, text: str) -> None:
     released = {path.name: path.read_bytes() for path in make_release(tmp_path / "dist")}
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]

@@ -175,7 +175,7 @@ def widget_queries() -> Mapping[str, str]:
     return found
 
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @contextmanager

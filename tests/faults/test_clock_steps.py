@@ -1,6 +1,7 @@
 """Wall clocks that are set, forward or back, while a job runs or between two of its lives."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -44,17 +45,18 @@ class Clients:
         return json.dumps(event).encode()
 
 
-# A step within the age of decisions (60 s) and one far beyond it, each with or without a kill, or both in the long run.
-KILLED_AT_ONCE = {20_000, -3_600_000}
-STEPS_AND_KILLS = [
-    pytest.param(by_ms, is_killed, marks=() if is_killed == (by_ms in KILLED_AT_ONCE) else LONG)
-    for by_ms in (20_000, -20_000, 3_600_000, -3_600_000)
-    for is_killed in (False, True)
+# Each clock, each step (within the age of decisions, 60 s, or far beyond it), with or without a kill.
+QUICK = {
+    *(("both", -3_600_000, True), ("both", 20_000, False), ("driver", 20_000, True), ("driver", 3_600_000, False)),
+    *(("broker", -20_000, False), ("broker", -3_600_000, True)),
+}
+SET = [
+    pytest.param(*one, marks=() if one in QUICK else LONG)
+    for one in product(("both", "driver", "broker"), (20_000, -20_000, 3_600_000, -3_600_000), (False, True))
 ]
 
 
-@pytest.mark.parametrize(("by_ms", "is_killed"), STEPS_AND_KILLS)
-@pytest.mark.parametrize("clocks", ["both", "driver", "broker"])
+@pytest.mark.parametrize(("clocks", "by_ms", "is_killed"), SET)
 def test_after_clocks_are_set_an_offender_is_held_within_seconds_and_nobody_else(
     clocks: str, by_ms: int, is_killed: bool, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -178,8 +179,14 @@ def test_a_snapshot_makes_full_buckets_new_with_and_without_a_restart(restarts: 
     assert job.verdict().count("different") == 0
 
 
-@pytest.mark.parametrize("starts", [(), ("edited",), ("released",), ("forgotten",), ("edited", "forgotten")])
-@pytest.mark.parametrize(("quiet_ms", "has_usage"), [(200, True), (6_000, True), (6_000, False)])
+STARTS = [(), ("edited",), ("released",), ("forgotten",), ("edited", "forgotten")]
+QUIET = [  # with starts only where no usage tells of the debt; the others in the long run
+    pytest.param(starts, *quiet, marks=pytest.mark.long if starts and quiet != (6_000, False) else ())
+    for starts, quiet in product(STARTS, [(200, True), (6_000, True), (6_000, False)])
+]
+
+
+@pytest.mark.parametrize(("starts", "quiet_ms", "has_usage"), QUIET)
 def test_who_is_forgiven_is_released_at_once_and_begins_with_a_full_bucket(
     starts: tuple[str, ...], quiet_ms: int, has_usage: bool, tmp_path: Path
 ) -> None:

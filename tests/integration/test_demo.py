@@ -23,7 +23,7 @@ from pipeline.tables.queries import read_table
 from tests.topic_reading import read_topic
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 BURST_SECONDS = 11
 CLIENT_LAG_SECONDS = 0.5
@@ -143,7 +143,6 @@ def test_ctrl_c_ends_it_with_a_summary_without_a_trace_or_a_process_left(outcome
     assert not _processes_of(outcome.folder), "no broker, meter or client is left behind"
 
 
-@pytest.mark.long
 def test_it_goes_on_in_its_folder_and_ends_when_its_time_is_up(outcome: Outcome) -> None:
     newest = max(outcome.table("batches")["batch_id"].to_pylist())
     demo = start_demo(outcome.folder, "--duration", "5", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -161,6 +161,7 @@ def own_broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 
 @pytest.mark.broker
+@pytest.mark.long
 def test_a_call_that_is_not_answered_can_be_made_again_when_the_broker_is_back(
     own_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

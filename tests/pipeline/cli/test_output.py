@@ -41,14 +41,6 @@ def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_a_table_fits_eighty_columns_and_says_on_stderr_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(ROWS, "table", LAYOUT)
-    answer = capsys.readouterr()
-    assert max(map(len, answer.out.splitlines())) == 80
-    assert answer.out.splitlines()[0].split() == ["user", "bound"]
-    assert answer.err == "no room for: note; see them with -o wide\n"
-
-
 def test_what_is_made_for_people_is_in_tables_only(capsys: pytest.CaptureFixture[str]) -> None:
     def shown(row: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"bound": f"{row['bound']} bytes/s"}

@@ -180,16 +180,6 @@ def test_the_numbers_are_those_of_the_tables(page: Any, address: str, tables: Li
     assert text_of(page, "value-quotas") == f"v{QuotaTable(tables.root).read().version}"
 
 
-def test_an_edit_and_a_batch_are_shown_without_a_reload(page: Any, address: str, tables: LivedTables) -> None:
-    show(page, address, "/")
-    page.evaluate("window.stays = true")
-    tables.edit([quota("web", "", producer_byte_rate=390_000.0)], "less")
-    version = QuotaTable(tables.root).read().version
-    go_on(tables)
-    page.get_by_test_id("value-quotas").filter(has_text=f"v{version}").wait_for()
-    assert page.evaluate("window.stays") is True
-
-
 def test_a_hostile_client_id_is_text(page: Any, address: str) -> None:
     show(page, address, f"/client?user=guest&client_id={HOSTILE}")
     assert text_of(page, "client-name") == f"guest / {HOSTILE}"
@@ -288,12 +278,6 @@ def test_a_name_is_completed_and_a_client_without_usage_is_stated(page: Any, add
     page.get_by_test_id("find-client").fill("web / trackers")
     page.get_by_test_id("find-client").press("Enter")
     page.get_by_test_id("never-seen").get_by_role("link", name="web / tracker", exact=True).wait_for()
-
-
-def test_a_client_without_usage_is_stated_also_while_its_user_is_held(page: Any, address: str) -> None:
-    show(page, address, "/client?user=guest&client_id=img")
-    page.get_by_test_id("never-seen").get_by_role("link", name=f"guest / {HOSTILE}", exact=True).wait_for()
-    assert page.get_by_test_id("explain").count() == 1
 
 
 def test_quotas_are_chosen_by_how_near_they_are(page: Any, address: str) -> None:

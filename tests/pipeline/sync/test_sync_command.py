@@ -190,6 +190,7 @@ PLUGGED = "Kafka's own quotas, which kquota writes, are off where another class 
 
 
 @pytest.mark.broker
+@pytest.mark.long
 def test_brokers_that_do_not_use_kafkas_own_quotas_are_named_and_get_none(
     first_of_two: EmbeddedBroker, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.pipeline.throttle.closed_loop import MOST_RECORDS_PER_MINUTE, Loop, Offender, offenders
+from bench.closed_loop import MOST_RECORDS_PER_MINUTE, Loop, Offender, offenders
 
 
 def test_an_offender_ends_at_its_quota_with_a_bounded_excess_and_few_records() -> None:

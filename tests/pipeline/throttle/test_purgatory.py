@@ -17,31 +17,6 @@ from tests.pipeline.throttle.loop import CAP_MS, LEAD_MS, HandLoop, quota
 # alice may produce 1 000 B/s: 10 000 B in one instant are free, each 1 000 B more cost a second.
 
 
-def test_a_small_violation_is_throttled_once_and_released_when_its_windows_empty() -> None:
-    loop = HandLoop(quota("alice", 1_000.0))
-    assert loop.batch(alice=10_000) == 0, "equal to the bound is no violation"
-    assert loop.batch(alice=999) == 0, "less than a second stays owed"
-    assert loop.batch(alice=1) == 1
-    assert loop.told() == [("throttle", "violation", 1_000)]
-    loop.advance(12_000, step_ms=10)
-    actions = [action for action, _, _ in loop.told()]
-    assert actions[-1] == "release"
-    assert actions.count("release") == 1
-    assert len(loop.purgatory) == 0
-
-
-def test_a_debt_beyond_the_cap_is_renewed_ahead_of_each_end() -> None:
-    loop = HandLoop(quota("alice", 1_000.0))
-    loop.batch(alice=60_000)
-    assert loop.told() == [("throttle", "violation", CAP_MS)]
-    loop.advance(CAP_MS - LEAD_MS - 1)
-    assert len(loop.records) == 1, "the check is not due yet"
-    loop.advance(1)
-    assert loop.told()[1:] == [("throttle", "renewed", CAP_MS)]
-    assert loop.records[1].decision_id == loop.records[0].decision_id
-    assert loop.records[1].throttled_until_ms == loop.clock.wall_ms + CAP_MS
-
-
 @pytest.mark.parametrize(
     ("rows", "mode"),
     [
@@ -162,20 +137,6 @@ def test_with_too_many_exceptions_the_clients_of_a_user_are_held_one_by_one() ->
         loop = HandLoop(quota("alice", 1_000.0), *rows)
         loop.batch(alice=60_000)
         assert [record.client_id for record in loop.records] == [client_id]
-
-
-def test_a_batch_that_pinned_its_quotas_before_an_edit_throttles_nobody_the_edit_lets_go() -> None:
-    loop = HandLoop(quota("alice", 1_000.0), quota("bob", 1_000.0))
-    before = loop.quotas
-    loop.edit(quota("alice", None, mode="exempt"), quota("bob", 1_000.0))
-    after, loop.quotas = loop.quotas, before
-    loop.batch(alice=60_000, bob=60_000)
-    assert [(record.user, record.action) for record in loop.records] == [("bob", "throttle")]
-    assert loop.decisions["user"].to_pylist() == ["alice"] * 2 + ["bob"] * 2, "both decisions are recorded"
-    loop.quotas = after
-    loop.advance(60_000, step_ms=50)
-    assert {record.user for record in loop.records} == {"bob"}
-    assert len(loop.purgatory) == 0
 
 
 def test_an_edit_that_a_batch_has_put_in_force_lets_go_whom_it_touches_at_the_next_poll() -> None:

@@ -41,7 +41,7 @@ CapName = Literal["1 s", "window"]
 CAPS: Final[tuple[CapName, ...]] = ("1 s", "window")
 LAGS_MS: Final = (200, 500)
 MOST_RECORDS_PER_MINUTE: Final = 45
-PAGE: Final = Path(__file__).parents[3] / "docs" / "measured.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "measured.md"
 MARKS: Final = ("<!-- closed loop: begin -->", "<!-- closed loop: end -->")
 # Producers are cut at 1 s, consumers at the window. A throttle is looked at `LEAD_MS` before its end.
 _SETTINGS: Final = Settings(
@@ -200,9 +200,10 @@ def main() -> None:
     loop = Loop(offenders())
     loop.run(given.hours)
     about = f"{given.hours:g} h, trigger {TRIGGER_MS} ms, check {LEAD_MS} ms ahead; {machine_line()}"
-    sys.stdout.write(f"{table_of(loop)}\n")
+    text = f"{about}\n\n{table_of(loop)}"
+    sys.stdout.write(f"{text}\n")
     if given.write:
-        write_part(PAGE, *MARKS, f"{about}\n\n{table_of(loop)}")
+        write_part(PAGE, *MARKS, text)
 
 
 if __name__ == "__main__":
