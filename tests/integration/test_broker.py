@@ -118,6 +118,7 @@ def members(admin: Any) -> set[int]:
         return set()
 
 
+@pytest.mark.long
 def test_both_brokers_of_a_cluster_lead_and_log_and_a_killed_one_is_fenced(tmp_path: Path) -> None:
     with EmbeddedCluster([tmp_path / "1", tmp_path / "2"], options=BrokerOptions(java_options=REQUEST_LOG)) as cluster:
         first, second = cluster.brokers
@@ -139,6 +140,7 @@ def test_both_brokers_of_a_cluster_lead_and_log_and_a_killed_one_is_fenced(tmp_p
         assert first.cluster_id == second.cluster_id
 
 
+@pytest.mark.long
 def test_if_one_broker_can_not_start_none_is_left(tmp_path: Path) -> None:
     cluster = EmbeddedCluster([tmp_path / "1", tmp_path / "2"])
     (tmp_path / "2").mkdir()

@@ -54,7 +54,8 @@ VIEWS = (
 )
 WIDTHS = (1440, 768, 360)
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
+no_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
+pytestmark = [no_chromium, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +307,7 @@ def test_a_quota_has_the_command_that_changes_it_and_it_is_copied(page: Any, add
     assert change.get_attribute("open") is not None
 
 
-@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_view_is_accessible_and_fits_and_runs_no_name(browser: Any, address: str, theme: str) -> None:
     with new_page(browser, color_scheme=theme) as page:
         for view in VIEWS:

@@ -104,6 +104,17 @@ def test_seconds_come_to_the_same_as_batches_of_a_second(job: KeptJob) -> None:
     assert by_second.outcomes == exact.outcomes
 
 
+def test_a_range_in_the_middle_is_warm_when_it_begins(job: KeptJob) -> None:
+    middle_ms = job.clock.wall_ms - 150_000
+    timeline = always(job.quotas.at(2))
+    (part,) = replayed(request(job, "usage", timeline, since_ms=middle_ms))
+    (decided,) = replayed(request(job, "usage", timeline, until_ms=middle_ms))
+    (whole,) = replayed(request(job, "usage", timeline))
+    assert {client: count + windows(decided).get(client, 0) for client, count in windows(part).items()} == windows(
+        whole
+    )
+
+
 def test_the_numbers_of_a_single_throttle_can_be_counted_by_hand(tmp_path: Path) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("u", "", {"producer_byte_rate": 1_000.0}))
     start_ms = job.clock.wall_ms
