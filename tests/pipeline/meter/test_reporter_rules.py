@@ -41,7 +41,7 @@ Checked = dict[str, list[str]]
 """What each part of ReporterCheck printed."""
 
 
-@pytest.fixture(scope="module", params=["3.9", "4.3"])
+@pytest.fixture(scope="module", params=[pytest.param("3.9", marks=pytest.mark.long), "4.3"])
 def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checked:
     """All parts with a version of kafka-clients, in one JVM; the last one with another class in Kafka's place."""
     folder, jars = tmp_path_factory.mktemp("reporter"), class_path(request.param)
