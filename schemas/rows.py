@@ -237,7 +237,7 @@ class BrokerQuotaRow(c.Row):
         "Broker-id to what was wanted there; null where it counted as unbounded. Empty without a level."
     )
     cause: c.Text = c.field(
-        "Why: the cause of a level, or added, edited, removed, given_back, adopted, restored, metering."
+        "Why: the cause of a level, or added, edited, removed, given_back, adopted, restored, metering, member."
     )
     result: c.Text = c.field("`pending`, `applied`, `not applied`, or `refused: ` and why.")
     before: c.Rate | None = c.field("What stood there before kquota's first change; null for none.")

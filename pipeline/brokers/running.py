@@ -43,7 +43,8 @@ def open_sources(settings: Settings) -> Sources:
     """Open what the sync follows. In scope `broker` no usage is needed."""
     uri, first_ms = table_uri(settings.tables.root, "usage"), settings.engine.rate_span_ms + _LATE_MS
     quotas = QuotaSource(QuotaTable(settings.tables.root))
-    sources = Sources(quotas, lambda: UsageFollower(uri, first_ms), settings.scope, settings.sync.users)
+    scope, users, root = settings.scope, settings.sync.users, settings.tables.root
+    sources = Sources(quotas, lambda: UsageFollower(uri, first_ms), scope, users, root)
     sources.usage()
     return sources
 
@@ -233,6 +234,7 @@ def inspect(settings: Settings, *, adopt: bool = False) -> SyncPlan:
     rows = None if usage is None else usage.new_rows()
     if rows is not None:
         control.record(rows)
+    control.follow_members(sources.members(now_ms), now_ms)
     changes = control.period(now_ms if usage is None else usage.known_until_ms, now_ms)
     return SyncPlan(cluster, quotas.version, tuple(changes), control)
 

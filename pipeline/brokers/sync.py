@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 
 from pipeline.brokers.native import Look
 from pipeline.clock import Clock
+from pipeline.errors import PipelineError
 from pipeline.tables.broker_quotas import APPLIED, NOT_APPLIED, PENDING, BrokerQuotasTable
-from pipeline.tables.port import Condition, Instant
+from pipeline.tables.port import Condition, Instant, is_local
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource, Scope
-from quota.broker_levels.entries import EntryKey
+from pipeline.tables.rates import member_rates
+from quota.broker_levels.entries import EntryKey, MemberRate
 from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind, Owned
 from quota.entity import label
@@ -177,13 +179,18 @@ def chosen_rows(snapshot: QuotaSnapshot, users: Collection[str]) -> QuotaSnapsho
 
 @dataclass(slots=True)
 class Sources:
-    """The quotas and the usage. Without a scope of the settings that of the quota table holds, also when it changes."""
+    """The quotas, the usage, and what members of tenants may use.
+
+    Without a scope of the settings that of the quota table holds, also when it changes.
+    """
 
     quotas: QuotaSource
     open_usage: Callable[[], UsageFollower]
     scope: Scope | None = None
     users: Collection[str] = ()
+    root: str = ""
     _usage: UsageFollower | None = field(default=None, init=False)
+    _members: tuple[int, Mapping[EntryKey, MemberRate]] = field(default=(0, {}), init=False)
 
     @property
     def mirror(self) -> bool:
@@ -206,6 +213,26 @@ class Sources:
         elif self._usage is None:
             self._usage = self.open_usage()
         return self._usage
+
+    def members(self, now_ms: int) -> Mapping[EntryKey, MemberRate]:
+        """What members of tenants may use now; empty if that is not known for `FRESH_MS`, and without tenants.
+
+        * `now_ms`: by wall clock.
+        """
+        if self.mirror or not self.quotas.pin().tenants:
+            return {}
+        try:
+            self._members = member_rates(self.root)
+        except PipelineError as exc:
+            log.debug("the rates cannot be read: %s", exc)
+        as_of_ms, rates = self._members
+        return rates if now_ms - as_of_ms <= (FRESH_MS if is_local(self.root) else FRESH_IN_A_STORE_MS) else {}
+
+
+FRESH_MS: Final = 10_000
+"""How old rates of members may be: the job replaces them each second or two."""
+FRESH_IN_A_STORE_MS: Final = 30_000
+"""The same with tables in a store, where it replaces them each ten seconds."""
 
 
 # Which brokers count as part of the cluster: one that is being restarted does.
@@ -294,6 +321,7 @@ class BrokerQuotaSync:
         if self._undecided or self._now() >= self._look_due_ms:
             self._look()
         self._follow_usage()
+        self._control.follow_members(self._sources.members(self._clock.now().wall_ms), self._now())
         taken = self._write(self._control.period(self._known_until_ms, self._now()))
         self._log.obstacles(self._control)
         return taken

@@ -8,6 +8,7 @@ from pipeline.errors import TableMissing
 from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import Condition, TableUnreadable, parse_commit_note, table_uri
 from pipeline.tables.queries import Row, StoredTable, predicates, rows_of
+from quota.broker_levels.entries import EntryKey, MemberRate
 
 NEAR: Final = 0.8
 """From this part of its bound on a rate is near it."""
@@ -99,6 +100,26 @@ class Rates:
         for row in found:
             row["user"], row["client_id"] = row.pop("top_user") or "", row.pop("top_client_id") or ""
         return sorted(found, key=lambda row: (-row["share"], row["user"], row["client_id"], row["quota_type"]))
+
+
+_MEMBERS: Final = (
+    "SELECT sensor_user, sensor_client_id, quota_type, bound, own_bound, observed FROM source "
+    "WHERE tenant IS NOT NULL AND mode = 'enforce' AND clients IS NOT NULL AND broker_id = '' AND level <= 8"
+)
+
+
+def member_rates(root: str) -> tuple[int, dict[EntryKey, MemberRate]]:
+    """The instant of the newest rates, and what they have of members of tenants that have a quota of their own."""
+
+    def read(rates: Rates) -> tuple[int, dict[EntryKey, MemberRate]]:
+        keys = ("sensor_user", "sensor_client_id", "quota_type")
+        numbers = ("bound", "own_bound", "observed")
+        return rates.as_of_ms, {
+            EntryKey(*(row[name] for name in keys)): MemberRate(*(row[name] for name in numbers))
+            for row in rates.rows(_MEMBERS)
+        }
+
+    return read_rates(root, read)
 
 
 def broker_holds(

@@ -32,7 +32,7 @@ the entry is not written, and the sensor is reported. Whether other sensors have
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple
@@ -135,8 +135,135 @@ def as_brokers_take(snapshot: QuotaSnapshot) -> QuotaSnapshot:
 
 
 def _whole(bounds: Bounds) -> Bounds:
-    produced, fetched = (rate if rate is None or rate < 1 else float(rate // 1) for rate in bounds[:REQUEST])
-    return produced, fetched, bounds[REQUEST]
+    produced, fetched, request = (
+        None if rate is None else _whole_rate(rate, name) for rate, name in zip(bounds, QUOTA_TYPES, strict=True)
+    )
+    return produced, fetched, request
+
+
+def _whole_rate(rate: float, quota_type: str) -> float:
+    return rate if rate < 1 or quota_type == QUOTA_TYPES[REQUEST] else float(rate // 1)
+
+
+# T of members of tenants, which is what they may use now.
+
+
+class MemberRate(NamedTuple):
+    """What the engine sees of a member of a tenant that has a row of its own (`quota.tenants`), per second.
+
+    Attributes:
+        bound: what it may use now, min(H, λ · T, C).
+        own_bound: T.
+        observed: O.
+    """
+
+    bound: float
+    own_bound: float
+    observed: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    own_bound: float
+    bound: float
+    at_ms: int | None  # when it last moved
+    higher_since_ms: int | None = None  # since when it should be higher
+
+
+_STEP: Final = 0.05
+_URGENT: Final = 1.2
+_EVERY_MS: Final = 10_000
+_CONFIRM_MS: Final = 5_000
+_BORROWS_FROM: Final = 0.5
+_BORROWS_UNTIL: Final = 0.25
+
+
+class MemberBounds:
+    """The T that brokers get for members of tenants: what each may use now, in steps, since λ moves each second.
+
+    * It follows if it differs by 5 % or more, and 10 s after the last step. If it is to go down to 1 / 1.2 or less, it
+      does so at once: others wait for what it gives back. It goes up when it should be higher for 5 s: where several
+      begin at once, λ falls within them.
+    * Only a member that uses T / 2 gets more than T, until it uses less than T / 4. An idle one could otherwise begin
+      with C on every broker.
+    * Who has no rate has T; so do all, when the rates are too old.
+
+    >>> members, alice = MemberBounds(), EntryKey("alice", "", "producer_byte_rate")
+    >>> own, busy = {alice: 100.0}, {alice: MemberRate(360.0, 100.0, 80.0)}
+    >>> [list(members.follow(busy, own, {}, now_ms).values()) for now_ms in (0, 4_999, 5_000, 6_000)]
+    [[], [], [360.0], []]
+    """
+
+    def __init__(self) -> None:
+        self._followed: dict[EntryKey, _Followed] = {}
+
+    def follow(
+        self,
+        rates: Mapping[EntryKey, MemberRate],
+        own_bounds: Mapping[EntryKey, float],
+        written_for: Mapping[EntryKey, float],
+        now_ms: int,
+    ) -> dict[EntryKey, float]:
+        """Take the newest rates; returns the T that change.
+
+        Args:
+            rates: of members. A rate with another T than the table has is of another version, and does not count.
+            own_bounds: T of the rows of the quota table, as brokers take it.
+            written_for: the T that the brokers have a value for, of an earlier process, too.
+            now_ms: of a clock that never steps.
+        """
+        changed = {}
+        for key in [*rates, *(key for key in self._followed if key not in rates)]:
+            own = own_bounds.get(key)
+            if own is None:
+                self._followed.pop(key, None)
+                continue
+            last, rate = self._followed.get(key), rates.get(key)
+            if rate is not None and _whole_rate(rate.own_bound, key.quota_type) != own:
+                rate = None
+            if last is None or last.own_bound != own:
+                last = _Followed(own, written_for.get(key, own) if last is None and rate is not None else own, None)
+            bound = own if rate is None else _wanted(rate, _whole_rate(rate.bound, key.quota_type), last)
+            since_ms = last.higher_since_ms if last.higher_since_ms is not None else now_ms
+            last = replace(last, higher_since_ms=since_ms if bound > last.bound else None)
+            if _is_due(last, bound, now_ms):
+                changed[key], last = bound, _Followed(own, bound, now_ms)
+            elif key not in self._followed and last.bound != own:
+                changed[key] = last.bound
+            is_at_rest = last.bound == own and last.higher_since_ms is None and _has_passed(last.at_ms, now_ms)
+            if is_at_rest:
+                self._followed.pop(key, None)
+            else:
+                self._followed[key] = last
+        return changed
+
+    def applied(self, entry: BrokerEntry) -> BrokerEntry:
+        """An entry of a row, with the T that it has now."""
+        return replace(entry, bound=self._followed[entry.key].bound) if self.moves(entry.key, entry.bound) else entry
+
+    def moves(self, key: EntryKey, own_bound: float) -> bool:
+        """Whether T of a row with this T in the table is a member's that moves."""
+        followed = self._followed.get(key)
+        return followed is not None and followed.own_bound == own_bound
+
+
+def _wanted(rate: MemberRate, bound: float, last: _Followed) -> float:
+    share = _BORROWS_UNTIL if last.bound > last.own_bound else _BORROWS_FROM
+    return bound if rate.observed >= share * last.own_bound else min(bound, last.own_bound)
+
+
+def _is_due(last: _Followed, bound: float, now_ms: int) -> bool:
+    if bound == last.bound:
+        return False
+    if bound * _URGENT <= last.bound:
+        return True
+    is_far = abs(bound - last.bound) >= _STEP * last.bound or bound == last.own_bound
+    is_confirmed = last.higher_since_ms is None or now_ms - last.higher_since_ms >= _CONFIRM_MS
+    return is_far and is_confirmed and _has_passed(last.at_ms, now_ms)
+
+
+def _has_passed(at_ms: int | None, now_ms: int) -> bool:
+    return at_ms is None or now_ms - at_ms >= _EVERY_MS
 
 
 _UNNAMED: Final = "\x00any other name"

@@ -302,6 +302,11 @@ class EntityLevels:
         standing = (Standing.OWN if key in own else Standing.LISTED for key in self._keys)
         self._standing = np.array(list(standing), np.int64)
 
+    def rebound(self, bounds: Mapping[EntryKey, float]) -> None:
+        """Set T of rows that are there."""
+        for key, bound in bounds.items():
+            self._bound[self._rows[key]] = bound
+
     def begin_epoch(self, at_ms: int) -> None:
         """See `BrokerSync.begin_epoch`. `BrokerUsage.forget` comes before."""
         never, now = np.full(len(self._keys), NEVER_MS), np.full(len(self._keys), at_ms)

@@ -6,7 +6,8 @@ an event before or after a write?) the write is dated in event time, with `LAG_M
 
 How it is used, each period of a second:
 
-1. `load_quotas` if there is another version of the quota table; `record` the usage that is new.
+1. `load_quotas` if there is another version of the quota table; `record` the usage that is new; `follow_members` with
+   what members of tenants may use now.
 2. Every 10 s, at the start, and after any failure whose outcome is not known: `set_brokers`, then `observe` with all
    that the brokers hold. Before the first `observe` nothing is written.
 3. `period` returns what to write. Store it, write it, store the answers; then `confirm` what the brokers took, and
@@ -28,6 +29,8 @@ from quota.broker_levels.entries import (
     BrokerEntry,
     EntryKey,
     EntryKind,
+    MemberBounds,
+    MemberRate,
     OwnGrants,
     Refusal,
     as_brokers_take,
@@ -36,7 +39,7 @@ from quota.broker_levels.entries import (
 from quota.broker_levels.levels import NEVER_MS, EntityLevels, LevelMove
 from quota.broker_levels.metering import metering_entries
 from quota.broker_levels.usage import NUM_SAMPLES, SAMPLE_WINDOW_MS, BrokerUsage
-from quota.broker_levels.writes import EDITED, BrokerHoldings, Cause, Change, Drift, Owned, WriteRetries
+from quota.broker_levels.writes import EDITED, MEMBER, BrokerHoldings, Cause, Change, Drift, Owned, WriteRetries
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 
@@ -70,6 +73,7 @@ class BrokerSync:
         self._broker_ids: tuple[str, ...] = ()
         self._holdings, self._retries = BrokerHoldings(adopt), WriteRetries()
         self._grants = OwnGrants(own_entries_per_user)
+        self._members, self._own_bounds = MemberBounds(), dict[EntryKey, float]()
         self._snapshot: QuotaSnapshot | None = None
         self._mirror = self._is_observed = self._is_compared = False
         self._at_ms = self._ahead_ms = 0
@@ -95,6 +99,8 @@ class BrokerSync:
             self._mirror, self._is_compared = mirror, False
             self._usage.load(of_brokers)
             self._grants.load(of_brokers)
+            entries = broker_entries(of_brokers, mirror)
+            self._own_bounds = {one.key: one.bound for one in entries if one.kind is EntryKind.LEVEL}
 
     def set_brokers(self, broker_ids: Sequence[str]) -> None:
         """Set which brokers are in the cluster, as `usage` has them, each once, in any order.
@@ -123,6 +129,21 @@ class BrokerSync:
             InvalidUsage: as for `QuotaEngine.record`.
         """
         self._usage.record(usage)
+
+    def follow_members(self, rates: Mapping[EntryKey, MemberRate], now_ms: int) -> None:
+        """Let T of rows be what members of tenants may use now, as `MemberBounds` does it; no rate = T of the table.
+
+        A row of a default stays at its T, and so does every row of a mirror.
+        """
+        written_for = {key: self._holdings.owned[key].bound for key in rates if key in self._holdings.owned}
+        changed = self._members.follow(rates, self._own_bounds, written_for, now_ms)
+        if not self._is_compared or not changed:
+            return  # `_compare` takes them up
+        wanted = self._holdings.wanted
+        wanted.update({key: replace(wanted[key], bound=bound) for key, bound in changed.items()})
+        for name, levels in self._levels.items():
+            levels.rebound({key: bound for key, bound in changed.items() if key.quota_type == name})
+        self._review(changed)
 
     def begin_epoch(self, at_ms: int) -> None:
         """Event time begins anew at an instant: forget all usage, and date nothing that is remembered after it."""
@@ -202,7 +223,7 @@ class BrokerSync:
 
     def _compare(self, snapshot: QuotaSnapshot, at_ms: int) -> None:
         holdings = self._holdings
-        entries = {entry.key: entry for entry in broker_entries(snapshot, self._mirror)}
+        entries = {entry.key: self._members.applied(entry) for entry in broker_entries(snapshot, self._mirror)}
         if not self._mirror:
             had = {key: one for key, one in holdings.owned.items() if one.kind is EntryKind.OWN and key not in entries}
             self._grants.ask(sorted(had, key=lambda key: -(had[key].over_at_ms or 0)))
@@ -277,10 +298,16 @@ class BrokerSync:
             move.bound,
             self._holdings.wanted[move.key].kind,
             {broker_id: None if np.isinf(rate) else rate for broker_id, rate in rates},
-            EDITED if move.is_edited else move.cause.name.lower(),
+            self._cause(move),
             held if owned is None else owned.before,
             None if move.over_at_ms == NEVER_MS else move.over_at_ms,
         )
+
+    def _cause(self, move: LevelMove) -> str:
+        if not move.is_edited:
+            return move.cause.name.lower()
+        own = self._own_bounds.get(move.key)
+        return MEMBER if own is not None and self._members.moves(move.key, own) else EDITED
 
 
 def _asks_for_entry(move: LevelMove) -> bool:

@@ -29,6 +29,7 @@ REMOVED: Final = "removed"
 GIVEN_BACK: Final = "given_back"
 ADOPTED: Final = "adopted"
 METERING: Final = "metering"
+MEMBER: Final = "member"
 
 WORDS: Final = {
     "kept": "nothing has changed",
@@ -43,6 +44,7 @@ WORDS: Final = {
     GIVEN_BACK: "it is no longer needed, and this stood there before",
     ADOPTED: "a value that others wrote was adopted",
     METERING: "brokers measure a client only under a quota",
+    MEMBER: "what it may use of its tenant's bound has changed",
 }
 """Why something is written, by `Change.cause`."""
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource, Scope
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from quota.broker_levels.entries import EntryKey
+from quota.broker_levels.entries import EntryKey, MemberRate
 from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import Change
+from quota.snapshot import QuotaSnapshot
+from quota.tenants import Tenant
 from schemas.arrow import conform
+from schemas.rows import RatesRow
 from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.pipeline.cli.running import kquota
@@ -360,6 +364,79 @@ def test_the_rows_of_the_chosen_users_are_seen_and_no_others(
 
 
 T_MS = 1_700_000_000_000
+
+
+class OfTenants:
+    """Quotas, of which the newest version has a tenant, or none."""
+
+    scope = "cluster"
+
+    def __init__(self, *tenants: Tenant) -> None:
+        self._snapshot = replace(QuotaSnapshot.from_rows([], 1), tenants=tenants)
+
+    def pin(self) -> QuotaSnapshot:
+        return self._snapshot
+
+
+TEAM = Tenant("team-a", ("a*",), (), (4 * MB, None, None), (MB, None, None), lend=True)
+LENT = MemberRate(3 * MB, MB, 0.9 * MB)
+
+
+def rates_of_members(root: str) -> None:
+    """Rates at `T_MS`, of members and others: only alice is a member that has a quota of her own, and is enforced."""
+    row = {"broker_id": "", "quota_type": ALICE.quota_type, "mode": "enforce", "clients": 1, "window_ms": 11_000}
+    alice = {"tenant": "team-a", "sensor_user": "alice", "sensor_client_id": "", "level": 3}
+    rows = [
+        alice,
+        {**alice, "mode": "shadow", "bound": 5 * MB},
+        {**alice, "clients": None, "own_rate": 1.0, "bound": 6 * MB},
+        {**alice, "sensor_user": "ann", "level": 9},
+        {**alice, "sensor_user": "bob", "tenant": None},
+    ]
+    numbers = {"bound": LENT.bound, "own_bound": LENT.own_bound, "observed": LENT.observed}
+    about: dict[str, Any] = {"cluster": "c1", "query_id": "q", "batch_id": 1, "time_epoch": 0, "as_of_ms": T_MS}
+    create_missing(root, [TABLES["rates"]])
+    writer = DeltaRsWriter(table_uri(root, "rates"), "job")
+    writer.raise_epoch(1)
+    writer.replace(
+        conform(pa.Table.from_pylist([{**numbers, **row, **one} for one in rows]), RatesRow, **about),
+        {"as_of_ms": str(T_MS)},
+    )
+
+
+def test_members_of_tenants_are_read_from_rates_that_are_ten_seconds_old_at_most(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    rates_of_members(root)
+    sources = Sources(OfTenants(TEAM), lambda: UsageFollower("", 0), root=root)  # type: ignore[arg-type]
+    assert sources.members(T_MS + 10_000) == {ALICE: LENT}
+    assert sources.members(T_MS + 10_001) == {}
+    for without in (OfTenants(), OfTenants(TEAM)):
+        scope: Scope = "cluster" if without.pin().tenants == () else "broker"
+        assert Sources(without, lambda: UsageFollower("", 0), scope, root=root).members(T_MS) == {}  # type: ignore[arg-type]
+
+
+def test_rates_that_cannot_be_read_count_until_they_are_too_old(tmp_path: Path) -> None:
+    root = str(tmp_path / "tables")
+    rates_of_members(root)
+    sources = Sources(OfTenants(TEAM), lambda: UsageFollower("", 0), root=root)  # type: ignore[arg-type]
+    sources.members(T_MS)
+    (tmp_path / "tables").rename(tmp_path / "away")
+    assert (sources.members(T_MS + 10_000), sources.members(T_MS + 10_001)) == ({ALICE: LENT}, {})
+
+
+def test_a_period_gives_the_brokers_what_a_member_may_use(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting.scope = "cluster"
+    setting.edit(alice=MB)
+    sync = setting.start()
+    lent: dict[EntryKey, MemberRate] = {}
+    monkeypatch.setattr(Sources, "members", lambda _self, _now_ms: lent)
+    setting.pass_time(sync)
+    lent[ALICE] = LENT
+    setting.pass_time(sync, 6)
+    assert setting.brokers.values == {ALICE: 3 * MB}
+    lent.clear()
+    setting.pass_time(sync)
+    assert [step[1:] for step in setting.steps()[-1:]] == [(3 * MB, MB, "member", "applied")]
 
 
 @pytest.fixture
