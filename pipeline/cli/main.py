@@ -12,7 +12,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from pipeline.cli import meter, quota_edits, quotas, services, setup, throttles, what_if
+from pipeline.cli import meter, quota_edits, quotas, services, setup, tenants, throttles, what_if
 from pipeline.cli.options import unbundled
 from pipeline.cli.output import discard_output, print_what_it_can, remark, say
 from pipeline.command_line import carry_nothing, not_installed
@@ -59,6 +59,18 @@ _COMMANDS: Final[Commands] = {
             "effective": quotas.effective,
             "sql": quota_edits.sql,
             "sync": quotas.sync,
+        },
+    ),
+    "tenants": Group(
+        "See, edit, version and restore tenants: one bound for a team, lent inside it.",
+        {
+            "describe": tenants.describe,
+            "alter": tenants.alter,
+            "delete": tenants.delete,
+            "apply": tenants.apply,
+            "history": tenants.history,
+            "diff": tenants.diff,
+            "rollback": tenants.rollback,
         },
     ),
     "throttles": Group(

@@ -24,7 +24,8 @@ from quota.entity import QUOTA_TYPES
 from quota.units import age_text
 
 if TYPE_CHECKING:
-    from pipeline.tables.quotas.table import QuotaTable
+    from pipeline.tables.quotas.edit import RowKind
+    from pipeline.tables.quotas.table import EditedTable, QuotaTable
 
 
 class Bundle(NamedTuple):
@@ -133,7 +134,16 @@ class Source(NamedTuple):
         """The quota table that the settings name. It needs no cluster, so what is given for that is not read."""
         from pipeline.tables.quotas.table import QuotaTable
 
-        return QuotaTable(Source(self.config, tables=self.tables).settings().tables.root)
+        return QuotaTable(self._root())
+
+    def edited_table(self, kind: "RowKind") -> "EditedTable[Any]":
+        """The table of this kind that the settings name, as `quota_table`."""
+        from pipeline.tables.quotas.tenants import TENANT_ROWS, TenantTable
+
+        return TenantTable(self._root()) if kind is TENANT_ROWS else self.quota_table()
+
+    def _root(self) -> str:
+        return Source(self.config, tables=self.tables).settings().tables.root
 
 
 def source_of(*names: str) -> Bundle:

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
@@ -28,15 +29,26 @@ from pipeline.command_line import command_text
 from pipeline.documents import read_text_file
 from pipeline.errors import NotFound, PipelineError, Refused, UsageError
 from pipeline.settings.model import Settings
-from pipeline.tables.quotas.edit import LABELS, QuotaChange, QuotaValues, altered, edit_refused, refuse_absent
-from pipeline.tables.quotas.files import applied, from_text
-from quota.entity import QUOTA_TYPES, label, may_apply
+from pipeline.tables.quotas.edit import (
+    LABELS,
+    QUOTA_ROWS,
+    QuotaChange,
+    QuotaValues,
+    RowKind,
+    altered,
+    edit_refused,
+    refuse_absent,
+)
+from pipeline.tables.quotas.files import Declared, applied, from_text
+from pipeline.tables.quotas.tenants import TENANT_ROWS, parse_setting, pattern_warnings
+from quota.entity import label, may_apply
 from quota.snapshot import MODES
-from quota.units import Mistakes, parse_bound
+from quota.units import Mistakes
 
 if TYPE_CHECKING:
     from pipeline.brokers.exports import Export
-    from pipeline.tables.quotas.table import QuotaEdit
+    from pipeline.tables.quotas.history import Difference
+    from pipeline.tables.quotas.table import EditedTable, QuotaEdit, TableEdit
 
 
 Rows = Sequence[Mapping[str, Any]]
@@ -69,32 +81,92 @@ class Edit(NamedTuple):
     output: str
 
     def make(self, change: Change, answer: str | None = None, once_stored: Rows = ()) -> "QuotaEdit":
-        """Make the edit, or only plan it, and print the result. The table must exist; see `QuotaTable.commit`.
+        """Edit the quotas, or only plan it, and print the result. The table must exist; see `QuotaTable.commit`.
 
         Args:
             answer: The line that `-o kafka` prints; None for commands that kafka-configs does not have. The changes of
                 a dry run are printed as a table even then: Kafka has no form for them.
         """
-        from pipeline.tables.quotas.history import differences, entity_texts
-        from pipeline.tables.quotas.table import QuotaTable, local_audit
-
-        settings = self.source.settings()
-        table = QuotaTable(settings.tables.root)
-        if self.dry_run:
-            edit = table.plan(change, self.if_version, once_stored)
-        else:
-            edit = table.commit(change, local_audit(self.reason), self.if_version, once_stored)
+        edit = self.made(self.source.quota_table(), change, once_stored)
         if self.output == "kafka" and not self.dry_run:
             # Kafka's line names only a part of a pair, so stderr has the changes. stdout is as Kafka's.
+            from pipeline.tables.quotas.history import row_texts
+
             say(str(answer))
-            texts = entity_texts(differences(edit.before.rows, edit.rows))
-            remark(*texts)
+            remark(*row_texts(_changes_of(edit)))
+            self._remark_versions([edit])
         else:
-            _print_edit(settings, edit, "table" if self.output == "kafka" else self.output, with_clients=self.dry_run)
-        changed = edit.rows != edit.before.rows
-        note = ", dry run, nothing was written" if self.dry_run else "" if changed else ", nothing to change"
-        remark(f"quotas v{edit.version}{note}")
+            self.show([edit])
         return edit
+
+    def made(self, table: "EditedTable[Any]", change: Change, once_stored: Rows = ()) -> "TableEdit[Any]":
+        """Edit a table, or only plan it. Prints nothing."""
+        from pipeline.tables.quotas.table import local_audit
+
+        if self.dry_run:
+            return table.plan(change, self.if_version, once_stored)
+        return table.commit(change, local_audit(self.reason), self.if_version, once_stored)
+
+    def show(self, edits: "Sequence[TableEdit[Any]]") -> None:
+        """Print every value that edits change, and of a dry run the live clients that get another level or bound."""
+        output = "table" if self.output == "kafka" else self.output
+        settings = self.source.settings() if self.dry_run else None
+        impacts = [_impact(edit, settings) for edit in edits]
+        if not is_table(output):
+            documents = [self._document(*pair) for pair in zip(edits, impacts, strict=True)]
+            others = {edit.before.kind.table: one for edit, one in zip(edits[1:], documents[1:], strict=True)}
+            print_rows([], output, document=documents[0] | others)
+        else:
+            print_rows([change_line(change) for edit in edits for change in _changes_of(edit)], output, CHANGES)
+            clients = [client for impact in impacts for client in impact.clients]
+            if clients:
+                say("")
+                print_rows(clients, output, _MOVED, shown=_moved_line)
+            elif self.dry_run and edits[0].before.kind is QUOTA_ROWS:
+                remark("no live client changes its level or bound")
+            remark(*(f"warning: {text}" for impact in impacts for text in impact.warnings))
+        self._remark_versions(edits)
+
+    def _document(self, edit: "TableEdit[Any]", impact: "_Impact") -> dict[str, Any]:
+        """An edit for programs."""
+        rows = [change.as_row() for change in _changes_of(edit)]
+        versions = {"version": edit.version, "previous_version": edit.before.version}
+        document = {**versions, "dry_run": self.dry_run, "changes": rows}
+        if edit.before.kind is TENANT_ROWS:
+            return document | {"warnings": impact.warnings}
+        return document | ({"clients": impact.clients, "warnings": impact.warnings} if self.dry_run else {})
+
+    def _remark_versions(self, edits: "Iterable[TableEdit[Any]]") -> None:
+        for edit in edits:
+            note = ", dry run, nothing was written" if self.dry_run else "" if edit.has_changed else _UNCHANGED
+            remark(f"{edit.before.kind.table} v{edit.version}{note}")
+
+
+_UNCHANGED: Final = ", nothing to change"
+
+
+class _Impact(NamedTuple):
+    """What an edit does to the clients that were seen lately, and what to be warned of."""
+
+    clients: Sequence[Mapping[str, Any]]
+    warnings: Sequence[str]
+
+
+def _impact(edit: "TableEdit[Any]", settings: Settings | None) -> _Impact:
+    """`settings`: of a dry run of quotas; None = without the clients."""
+    if edit.before.kind is TENANT_ROWS:
+        return _Impact((), pattern_warnings(edit.before.rows, edit.rows))
+    if settings is None:
+        return _Impact((), ())
+    from pipeline.replay.what_if import impact_of
+
+    return _Impact(*impact_of(edit, settings))
+
+
+def _changes_of(edit: "TableEdit[Any]") -> "list[Difference]":
+    from pipeline.tables.quotas.history import differences
+
+    return differences(edit.before.rows, edit.rows, edit.before.kind)
 
 
 _IF_VERSION: Final = typer.Option(help="Edit only if the table has this version; else exit with 4.", show_default=False)
@@ -145,7 +217,7 @@ def alter(
     it, where, when and why. A quota without any bound is deleted, unless its mode is exempt.
     """
     _refuse_valueless(delete_config, "delete-config")
-    change = _alteration(entity, _one(add_config, "add-config"), add_config_file, delete_config)
+    change = _alteration(entity, only_one(add_config, "add-config"), add_config_file, delete_config)
     edit.make(change, entity.completed())
 
 
@@ -198,28 +270,66 @@ def _alteration(
         msg = "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
         fix = "for example --add-config producer_byte_rate=1MB/s, or --delete-config producer_byte_rate"
         raise UsageError(msg, fix)
+    configs = Configs.of_entity(entity.names)
     mistakes = Mistakes()
     values: dict[str, Any] = {}
-    if added is not None:
-        values = parse_added(added, entity.names, mistakes.at("--add-config"))
-    elif added_file is not None:
+    if added_file is not None:
         text = read_text_file("--add-config-file", added_file)
-        values = _checked(parse_properties(text, str(added_file)), entity.names, mistakes.at(str(added_file)))
-    taken = _parse_deleted(deleted, entity.names, mistakes.at("--delete-config")) if deleted is not None else {}
-    both = sorted(values.keys() & taken.keys())
-    if both:
-        mistakes.add(f"--add-config sets and --delete-config deletes {', '.join(both)}")
-    if mistakes.found:
-        raise edit_refused(mistakes.found)
+        values = _checked(parse_properties(text, str(added_file)), configs, mistakes.at(str(added_file)))
+    values, taken = parse_configs(added, deleted, configs, mistakes, values)
 
     def change(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        refuse_absent(rows, entity.user, entity.client_id, taken)
+        refuse_absent(QUOTA_ROWS, next(filter(entity.matches, rows), {}), taken)
         return altered(rows, [QuotaChange(entity.user, entity.client_id, {**values, **taken})])
 
     return change
 
 
-def _one(values: Sequence[str] | None, option: str) -> str | None:
+class Configs(NamedTuple):
+    """The names that `--add-config` and `--delete-config` take.
+
+    Attributes:
+        whose: `users`, `clients` or `tenants`.
+        column_of: the column of a name.
+    """
+
+    kind: RowKind
+    names: tuple[str, ...]
+    whose: str
+    modes: tuple[str, ...]
+    column_of: Callable[[str], str] = str
+
+    @classmethod
+    def of_entity(cls, types: Collection[str]) -> "Configs":
+        """Those of a quota entity, by the types of its parts."""
+        return cls(QUOTA_ROWS, QUOTA_ROWS.settings, "clients" if "clients" in types else "users", MODES)
+
+
+def parse_configs(
+    added: str | None,
+    deleted: Sequence[str] | None,
+    configs: Configs,
+    mistakes: Mistakes,
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns that `--add-config` sets, with values that are set already, and those that `--delete-config` does.
+
+    Raises:
+        Refused: there are mistakes; it names all of them.
+    """
+    values = {**values}
+    if added is not None:
+        values |= parse_added(added, configs, mistakes.at("--add-config"))
+    taken = _parse_deleted(deleted, configs, mistakes.at("--delete-config")) if deleted is not None else {}
+    both = sorted(values.keys() & taken.keys())
+    if both:
+        mistakes.add(f"--add-config sets and --delete-config deletes {', '.join(both)}")
+    if mistakes.found:
+        raise edit_refused(mistakes.found, kind=configs.kind)
+    return values, taken
+
+
+def only_one(values: Sequence[str] | None, option: str) -> str | None:
     """The value of an option that may be given once. A second one is refused, as by Kafka, not lost silently."""
     if values and len(values) > 1:
         msg = f"Found multiple arguments for option {option}, but you asked for only one"
@@ -243,7 +353,7 @@ _FORMAT: Final = (
 )
 
 
-def parse_added(text: str, types: Collection[str], mistakes: Mistakes) -> dict[str, Any]:
+def parse_added(text: str, configs: Configs, mistakes: Mistakes) -> dict[str, Any]:
     """Read `--add-config` as kafka-configs does: bounds with or without a unit, mode, owner and note as text.
 
     Square brackets keep commas together: `note=[until May, then less]`. Commas at the end are passed over. What is
@@ -255,74 +365,42 @@ def parse_added(text: str, types: Collection[str], mistakes: Mistakes) -> dict[s
         mistakes.add(_FORMAT)
     # Given twice, the last one counts, as it does in Kafka.
     given = {pair[0].strip(): re.sub(r"[\[\]]", "", pair[1]).strip() for pair in pairs if len(pair) == 2}
-    return _checked(given, types, mistakes)
+    return _checked(given, configs, mistakes)
 
 
-def _checked(given: Mapping[str, str], types: Collection[str], mistakes: Mistakes) -> dict[str, Any]:
-
-    values: dict[str, Any] = {}
-    _refuse_unknown("added", given, types, mistakes)
-    for key, text in given.items():
-        if key in QUOTA_TYPES:
-            with mistakes.bound():
-                values[key] = parse_bound(key, text)
-        elif key == "mode" and text not in MODES:
-            mistakes.add(f"unknown mode {text}; use {', '.join(MODES)}")
-        elif key in LABELS:
-            values[key] = text
-    return values
+def _checked(given: Mapping[str, str], configs: Configs, mistakes: Mistakes) -> dict[str, Any]:
+    given = {configs.column_of(key): text for key, text in given.items()}
+    _refuse_unknown("added", given, configs, mistakes)
+    if (mode := given.get("mode", "enforce")) not in configs.modes:
+        mistakes.add(f"unknown mode {mode}; use {', '.join(configs.modes)}")
+    return {
+        key: text if key in LABELS else parse_setting(key, text, mistakes)
+        for key, text in given.items()
+        if key in configs.names
+    }
 
 
-def _parse_deleted(texts: Iterable[str], types: Collection[str], mistakes: Mistakes) -> dict[str, Any]:
+def _parse_deleted(texts: Iterable[str], configs: Configs, mistakes: Mistakes) -> dict[str, Any]:
     """Read each `--delete-config`: the values to delete; the mode becomes enforce. What is wrong goes to `mistakes`.
 
     Kafka passes over nothing between two commas, but takes a text of commas alone for a name.
     """
-    keys = [key.strip() for text in texts for key in list(filter(None, text.split(","))) or [text]]
-    _refuse_unknown("deleted", keys, types, mistakes)
+    keys = [configs.column_of(key.strip()) for text in texts for key in list(filter(None, text.split(","))) or [text]]
+    _refuse_unknown("deleted", keys, configs, mistakes)
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         mistakes.add(f"--delete-config names {', '.join(twice)} more than once")
-    return {key: "enforce" if key == "mode" else None for key in keys}
+    return {key: configs.kind.unset.get(key) for key in keys}
 
 
-def _refuse_unknown(done: str, keys: Iterable[str], types: Collection[str], mistakes: Mistakes) -> None:
+def _refuse_unknown(done: str, keys: Iterable[str], configs: Configs, mistakes: Mistakes) -> None:
     """Refuse names that are not quota configs, in Kafka's words without its part on SCRAM."""
-    known = (*QUOTA_TYPES, *LABELS)
-    if unknown := [key for key in keys if key not in known]:
-        kind = "clients" if "clients" in types else "users"
-        names = f"Unexpected config names: {', '.join(unknown)}; known are {', '.join(known)}"
-        mistakes.add(f"Only quota configs can be {done} for '{kind}'. {names}")
-
-
-def _print_edit(settings: "Settings", edit: "QuotaEdit", output: str, *, with_clients: bool) -> None:
-    """Print every value that an edit changes, and on request the live clients that get another level or bound."""
-    from pipeline.tables.quotas.history import differences
-
-    changes = differences(edit.before.rows, edit.rows)
-    clients: list[dict[str, Any]] = []
-    warnings: list[str] = []
-    if with_clients:
-        from pipeline.replay.what_if import impact_of
-
-        clients, warnings = impact_of(edit, settings)
-    if not is_table(output):
-        rows = [change.as_row() for change in changes]
-        versions = {"version": edit.version, "previous_version": edit.before.version}
-        document = {**versions, "dry_run": with_clients, "changes": rows}
-        dry = {"clients": clients, "warnings": warnings} if with_clients else {}
-        print_rows(rows, output, document=document | dry)
-        return
-    print_rows([change_line(change) for change in changes], output, CHANGES)
-    if with_clients and clients:
-        say("")
-        print_rows(clients, output, _MOVED, shown=_moved_line)
-    elif with_clients:
-        remark("no live client changes its level or bound")
-    remark(*(f"warning: {text}" for text in warnings))
+    if unknown := [key for key in keys if key not in configs.names]:
+        names = f"Unexpected config names: {', '.join(unknown)}; known are {', '.join(configs.names)}"
+        mistakes.add(f"Only quota configs can be {done} for '{configs.whose}'. {names}")
 
 
 def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
-    from pipeline.tables.quotas.history import shown
+    from pipeline.tables.quotas.edit import shown
 
     quota_type = client["quota_type"]
     old, new = (shown(quota_type, client[name]) or "none" for name in ("old_bound", "new_bound"))
@@ -346,22 +424,57 @@ def apply(
     ] = False,
     edit: EditOptions,
 ) -> None:
-    """Change the table to what a file declares, in one commit, and print the changes.
+    """Change the quotas, and tenants, to what a file declares, in one commit for each table, and print the changes.
 
     An entity of the file gets exactly the bounds named there. Its mode, owner and note stay if the file does not name
     them. Entities that are not in the file stay, unless --prune is given. A file that would leave no quota at all is
     refused without --allow-empty.
+
+    A file without tenants leaves them as they are. With tenants the quotas are stored first: if the tenants cannot be
+    stored then, the same command completes it. --if-version is for the quotas.
     """
+    apply_file(file, edit, (QUOTA_ROWS, TENANT_ROWS), prune=prune, allow_empty=allow_empty, exit_code=exit_code)
+
+
+def apply_file(
+    file: str, edit: Edit, kinds: Sequence[RowKind], *, prune: bool, allow_empty: bool, exit_code: bool
+) -> None:
+    """Change the tables of these kinds to what a file declares. `exit_code`: exit with 1 if anything differs."""
     try:
         text = sys.stdin.read() if file == "-" else read_text_file("--file", Path(file))
         declared = from_text(text, "standard input" if file == "-" else file)
-        done = edit.make(_declaring(declared, prune=prune, allow_empty=allow_empty))
+        edits = _edits(declared, edit, kinds, prune=prune, allow_empty=allow_empty)
+        edit.show(edits)
     except PipelineError as exc:
         if exit_code and exc.exit_code == _DIFFERENT:
             exc.exit_code = _TROUBLE
         raise
-    if exit_code and done.rows != done.before.rows:
+    if exit_code and any(one.has_changed for one in edits):
         raise typer.Exit(_DIFFERENT)
+
+
+def _edits(
+    declared: Declared, edit: Edit, kinds: Sequence[RowKind], *, prune: bool, allow_empty: bool
+) -> "list[TableEdit[Any]]":
+    """Edit every table of which the file declares rows. All edits are planned before the first one is made."""
+    kinds = [kind for kind in kinds if declared.of(kind) is not None]
+    if not kinds:
+        msg = "nothing was changed: the file declares no tenants"
+        raise Refused(msg, f"add a document of kind: Tenant, as {command_text('quotas', 'export')} prints them")
+    changes = [_declaring(kind, declared.of(kind) or (), prune=prune, allow_empty=allow_empty) for kind in kinds]
+    steps = [*zip(map(edit.source.edited_table, kinds), changes, strict=True)]
+    for table, change in steps[1:]:
+        table.plan(change)
+    made: list[TableEdit[Any]] = []
+    for table, change in steps:
+        try:
+            made.append(edit.made(table, change))
+        except PipelineError:
+            if made and made[0].has_changed and not edit.dry_run:
+                remark(f"quotas v{made[0].version} are stored, the tenants are not: the same command completes it")
+            raise
+        edit = edit._replace(if_version=None)  # it was of the first table
+    return made
 
 
 def rollback(
@@ -371,9 +484,14 @@ def rollback(
 
     The table's mode (`kquota mode`) stays as it is.
     """
-    rows = edit.source.quota_table().read(version).rows
+    roll_back(edit, edit.source.quota_table(), version)
+
+
+def roll_back(edit: Edit, table: "EditedTable[Any]", version: int) -> None:
+    """Write the rows of an earlier version as a new version."""
+    rows = table.read(version).rows
     reason = f"rollback to v{version}" + (f": {edit.reason}" if edit.reason else "")
-    edit._replace(reason=reason).make(lambda _rows: rows, once_stored=rows)
+    edit._replace(reason=reason).show([edit._replace(reason=reason).made(table, lambda _rows: rows, rows)])
 
 
 def import_(
@@ -453,11 +571,12 @@ def _read_cluster(source: Source, scale: str, export: "Export | None") -> list[Q
     return declared
 
 
-def _declaring(declared: Sequence[QuotaValues], *, prune: bool, allow_empty: bool) -> Change:
+def _declaring(kind: RowKind, declared: Sequence[QuotaValues], *, prune: bool, allow_empty: bool) -> Change:
     def change(rows: Sequence[dict[str, Any]]) -> Sequence[Any]:
-        left = applied(rows, declared, prune=prune)
+        left = applied(rows, declared, prune=prune, kind=kind)
         if rows and not left and not allow_empty:
-            msg = f"quotas were not changed: the file would delete all {len(rows)} quotas of the table and leave none"
+            what = f"the file would delete all {len(rows)} {kind.table} of the table and leave none"
+            msg = f"{kind.table} were not changed: {what}"
             raise Refused(msg, "correct the file, or repeat the command with --allow-empty to delete them all")
         return left
 

@@ -29,13 +29,13 @@ from pipeline.errors import NotFound
 from pipeline.log import set_up_logging
 from pipeline.settings.model import Settings
 from pipeline.tables.port import table_uri
-from pipeline.tables.quotas.files import to_document
+from pipeline.tables.quotas.files import to_documents
 from quota.entity import DEFAULT, QUOTA_TYPES, label, may_apply
 from quota.units import age_text, bound_text, rate_text
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.history import QuotaVersion
-    from pipeline.tables.quotas.table import QuotaTable, QuotaTableState
+    from pipeline.tables.quotas.table import EditedTable, QuotaTable, QuotaTableState, State
     from quota.broker_levels.writes import Change, Drift
 
 
@@ -87,11 +87,19 @@ def print_quotas(
 
 def read_in_force(table: "QuotaTable", version: int | None = None) -> "QuotaTableState":
     """The version in force when a version was the newest; None = now. Says on stderr if that one is refused."""
+    from pipeline.tables.quotas.source import valid_snapshot
+
+    return checked_in_force(table, version, valid_snapshot)
+
+
+def checked_in_force(table: "EditedTable[State]", version: int | None, check: "Callable[[State], object]") -> "State":
+    """The same of any table that operators edit; `check` raises `InvalidQuotas` for an invalid version."""
     from pipeline.tables.quotas.source import in_force
 
-    state, refused = in_force(table, version)
+    state, refused = in_force(table, version, check)
     if refused is not None and state.version < refused.version:
-        fix = f". Fix: {command_text('quotas', 'rollback', str(state.version))}" if version is None else ""
+        rollback = command_text(table.kind.table, "rollback", str(state.version))
+        fix = f". Fix: {rollback}" if version is None else ""
         remark(f"{refused}; it is refused, and v{state.version} is in force{fix}")
     elif refused is not None:
         remark(f"{refused}; it is refused, and so is every older version. Fix: {command_text('doctor')}")
@@ -113,7 +121,7 @@ def _print_what_applies(rows: Sequence[Row], wanted: EntityFilter) -> None:
 
 
 def _readable_quota(row: Row) -> Row:
-    from pipeline.tables.quotas.history import shown
+    from pipeline.tables.quotas.edit import shown
 
     return {column: shown(column, value) for column, value in row.items()}
 
@@ -243,9 +251,14 @@ def history(
 
     The table shows the first changes of a version; -o json and `quotas diff` show all.
     """
+    print_history(source.quota_table(), limit, output)
+
+
+def print_history(table: "EditedTable[Any]", limit: int, output: str) -> None:
+    """Print the newest versions of a table that operators edit."""
     from pipeline.tables.quotas.history import versions
 
-    found = versions(source.quota_table(), limit)
+    found = versions(table, limit)
     print_rows(
         [_short(version) if is_table(output) else _full(version) for version in found],
         output,
@@ -264,24 +277,30 @@ def diff(
     output: Output = "table",
 ) -> None:
     """Print every value that differs between two versions of the quotas."""
-    from pipeline.tables.quotas.history import changes_between
+    print_diff(source.quota_table(), old, new, output)
 
-    table = source.quota_table()
+
+def print_diff(table: "EditedTable[Any]", old: int | None, new: int | None, output: str) -> None:
+    """Print every value that differs between two versions of a table that operators edit."""
+    from pipeline.tables.quotas.history import changes_between, modes
+
     after = table.read(new)
     before = table.read(old if old is not None else max(after.version - 1, 0))
     changes = changes_between(before, after)
     print_rows([change_line(one) if is_table(output) else one.as_row() for one in changes], output, CHANGES)
-    mode = f", mode {before.mode} → {after.mode}" if before.mode != after.mode else ""
-    remark(f"quotas v{before.version} → v{after.version}, values that differ: {len(changes)}{mode}")
+    was, now = modes(before, after) or ("", "")
+    mode = f", mode {was} → {now}" if was != now else ""
+    versions = f"{table.kind.table} v{before.version} → v{after.version}"
+    remark(f"{versions}, values that differ: {len(changes)}{mode}")
 
 
 def change_line(change: Any) -> dict[str, Any]:
     """A difference as a row of the printed table."""
-    from pipeline.tables.quotas.history import shown
+    from pipeline.tables.quotas.edit import shown
 
     return {
         "action": change.action,
-        "entity": label(change.user, change.client_id),
+        "entity": change.label,
         "value": change.column,
         "old": shown(change.column, change.old),
         "new": shown(change.column, change.new),
@@ -294,11 +313,23 @@ def export(
     version: Annotated[int | None, typer.Option("--version", help="As of this version.")] = None,
     output: Annotated[str, format_option("json or yaml.", ("json", "yaml"))] = "yaml",
 ) -> None:
-    """Print all quotas as `rpk cluster quotas describe` does; `apply` and `import` read it back."""
+    """Print all quotas as `rpk cluster quotas describe` does, and the tenants after them; `apply` reads it back.
+
+    Of an earlier version it prints no tenants: they have versions of their own.
+    """
+    from pipeline.tables.quotas.tenants import TenantTable, TenantTableState
+
     table = source.quota_table()
     state = read_in_force(table) if version is None else table.read(version)
-    print_document(to_document(state.rows), output)
+    of_tenants = TenantTable.found(table.root) if version is None else None
+    tenants = None if of_tenants is None else checked_in_force(of_tenants, None, TenantTableState.tenants)
+    for number, document in enumerate(to_documents(state.rows, tenants.rows if tenants else (), output)):
+        if number:
+            say("---")
+        print_document(document, output)
     remark(f"quotas v{state.version}: {len(state.rows)} entities")
+    if tenants is not None and tenants.rows:
+        remark(f"tenants v{tenants.version}: {len(tenants.rows)}")
 
 
 def at(
@@ -322,17 +353,17 @@ def _full(version: "QuotaVersion") -> dict[str, Any]:
         "committed_at": version.commit.committed_at.isoformat(timespec="milliseconds"),
         "operation": version.commit.operation,
         **{name: getattr(audit, name, None) for name in ("actor", "host", "tool_version", "reason")},
-        "mode": {"old": version.mode[0], "new": version.mode[1]},
+        **({"mode": dict(zip(("old", "new"), version.mode, strict=True))} if version.mode else {}),
         "changes": [change.as_row() for change in version.changes],
     }
 
 
 def _short(version: "QuotaVersion") -> dict[str, Any]:
-    from pipeline.tables.quotas.history import entity_texts
+    from pipeline.tables.quotas.history import row_texts
 
     full = _full(version)
-    shown = entity_texts(version.changes[:_SHOWN_CHANGES])
-    if version.mode[0] != version.mode[1]:
+    shown = row_texts(version.changes[:_SHOWN_CHANGES])
+    if version.mode and version.mode[0] != version.mode[1]:
         shown.insert(0, f"mode of all {version.mode[0]} → {version.mode[1]}")
     more = len(version.changes) - _SHOWN_CHANGES
     changes = "; ".join([*shown, *([f"and {more} more"] if more > 0 else [])])

@@ -39,7 +39,7 @@ from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import table_uri
 from pipeline.tables.queries import Row, clients_seen, newest_value
 from pipeline.tables.quotas.edit import alter_command
-from pipeline.tables.quotas.history import QuotaVersion, entity_texts, versions
+from pipeline.tables.quotas.history import QuotaVersion, row_texts, versions
 from pipeline.tables.quotas.table import QuotaCommit, QuotaTable
 from pipeline.tables.rates import Rates, read_rates
 from pipeline.tables.throttles import decision_with_id, newest_throttle
@@ -358,9 +358,9 @@ def _version_row(version: QuotaVersion) -> dict[str, Any]:
         "operation": commit.operation,
         **{name: getattr(commit.audit, name, None) for name in ("actor", "host", "reason")},
         "by": _made_by(commit),
-        "mode": list(version.mode),
+        "mode": version.mode,
         "changes": [change.as_row() for change in changes],
-        "texts": entity_texts(changes),
+        "texts": row_texts(changes),
         "more": len(version.changes) - len(changes),
     }
 

@@ -33,11 +33,11 @@ from pipeline.tables.layout import TABLES, changes_of_others, owner_of
 from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
 from pipeline.tables.port import Condition, TableUnreadable, is_local, table_uri, tables_of_another_job
 from pipeline.tables.queries import newest_batch_under, read_table, recent_usage
-from pipeline.tables.quotas.source import newest_valid, valid_snapshot
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.source import in_force, valid_snapshot
+from pipeline.tables.quotas.table import EditedTable, QuotaTable, State
+from pipeline.tables.quotas.tenants import TenantTable, TenantTableState
 from pipeline.throttle.publisher import refuse_other_tables
 from pipeline.throttle.topic import KafkaThrottleTopic
-from quota.errors import InvalidQuotas
 from quota.units import age_text
 
 _LITTLE_SPACE_BYTES = 1 << 30
@@ -212,30 +212,40 @@ def _clamped(settings: Settings, newest_ms: int) -> Iterator[Diagnosis]:
 
 
 def _quotas(settings: Settings) -> Iterator[Diagnosis]:
-    table = QuotaTable(settings.tables.root)
-    state = table.read()
-    try:
-        valid_snapshot(state)
-    except InvalidQuotas as exc:
-        for problem in exc.problems:
-            yield Diagnosis("error", "quotas", f"v{state.version}: {problem}")
-        yield Diagnosis("error", "quotas", _way_back(table, state.version))
+    quotas, tenants = QuotaTable(settings.tables.root), TenantTable.found(settings.tables.root)
+    yield from _edited(quotas, valid_snapshot, lambda found: f"{len(found.rows)} entities, {found.scope}, {found.mode}")
+    if tenants is not None:
+        yield from _edited(tenants, TenantTableState.tenants, lambda found: f"{len(found.rows)}" if found.rows else "")
+
+
+def _edited(
+    table: EditedTable[State], check: Callable[[State], object], facts: Callable[[State], str]
+) -> Iterator[Diagnosis]:
+    """What is wrong with the rows of a table that operators edit; if nothing is, facts about it, if it has any."""
+    name = table.kind.table
+    kept, refused = in_force(table, None, check)
+    if refused is None:
+        if text := facts(kept):
+            yield Diagnosis("ok", name, f"v{kept.version}: {text}")
         return
-    yield Diagnosis("ok", "quotas", f"v{state.version}: {len(state.rows)} entities, {state.scope}, {state.mode}")
+    for problem in refused.problems:
+        yield Diagnosis("error", name, f"v{refused.version}: {problem}")
+    yield Diagnosis("error", name, _way_back(name, kept.version, refused.version))
 
 
-def _way_back(table: QuotaTable, invalid_version: int) -> str:
+def _way_back(name: str, kept_version: int, invalid_version: int) -> str:
     """Which version the job keeps while the newest is invalid, and how to make the table valid again."""
-    try:
-        kept = newest_valid(table, invalid_version - 1)
-    except InvalidQuotas:
-        help_text = command_text("quotas", "sql", "--help")
+    if kept_version == invalid_version:
+        help_text = command_text(*_DELETING[name], "--help")
         return f"no version is valid: the job does not start. Fix: delete the rows named; how: {help_text}"
-    rollback, history = command_text("quotas", "rollback", str(kept.version)), command_text("quotas", "history")
+    rollback, history = command_text(name, "rollback", str(kept_version)), command_text(name, "history")
     return (
-        f"v{kept.version} is in force, the newest valid version. Fix: {rollback}, or correct the rows named; "
+        f"v{kept_version} is in force, the newest valid version. Fix: {rollback}, or correct the rows named; "
         f"{history} shows who wrote v{invalid_version}"
     )
+
+
+_DELETING: Final = {"quotas": ("quotas", "sql"), "tenants": ("tenants", "delete")}
 
 
 def _checkpoint(settings: Settings) -> Iterator[Diagnosis]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.clock import clock_time, seconds
 from pipeline.tables.broker_quotas import enforced_for
-from pipeline.tables.quotas.history import QuotaOrigin, shown
+from pipeline.tables.quotas.edit import shown
+from pipeline.tables.quotas.history import QuotaOrigin
 from pipeline.tables.rates import held_by_brokers
 from pipeline.tables.throttles import (
     Held,

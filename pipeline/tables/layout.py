@@ -20,7 +20,7 @@ from pipeline.tables.delta_rs import NO_CLEANING, append_only, committed, keep_o
 from pipeline.tables.object_store import delta_rs_options, refuse_unfit
 from pipeline.tables.opening import columns_of_others, open_table, unfit_features, unwritable
 from pipeline.tables.port import (
-    QUOTAS,
+    EDITED,
     UNDO_OTHERS,
     TableOfAnotherBuild,
     full_address,
@@ -248,7 +248,7 @@ def changes_of_others(uri: str, definition: TableDefinition) -> Iterator[tuple[L
     if lacking := lacking_columns(table, definition):
         yield "error", str(TableOfAnotherBuild(uri, lacking))
     if added := columns_of_others(table, definition.model):
-        effect = "kept as they are, null in new rows" if definition.name == QUOTAS else "null in new rows"
+        effect = "kept as they are, null in new rows" if definition.name in EDITED else "null in new rows"
         yield "ok", f"{definition.name}: columns of others, without effect: {', '.join(added)} ({effect})"
 
 

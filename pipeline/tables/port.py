@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 QUOTAS: Final = "quotas"
 """The name of the quota table."""
 
+EDITED: Final = (QUOTAS, "tenants")
+"""The names of the tables that operators edit."""
+
 
 def local_file(root: str, name: str) -> Path | None:
     """A file next to the tables in a folder of this machine; None if they lie elsewhere, or if there is none yet."""
@@ -66,7 +69,8 @@ def table_missing(table: str, version: int | None = None, newest_version: int | 
     is_future = newest_version is not None and version > newest_version
     newest = "" if newest_version is None else f": the newest is {newest_version}"
     kept = "" if is_future or newest_version is None else f", and version {version} is no longer kept"
-    listed = command_text("quotas", "history")
+    name = table.rpartition("/")[2]
+    listed = command_text(name if name in EDITED else QUOTAS, "history")
     return TableMissing(f"no version {version} of {full_address(table)}{newest}{kept}", f"name one of these: {listed}")
 
 

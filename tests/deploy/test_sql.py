@@ -454,7 +454,7 @@ def test_dead_letters_are_counted_by_cause(written: Written) -> None:
 def test_edits_are_those_of_the_history_of_the_command_line(written: Written) -> None:
     rows = written.view("quota_edits")
     expected = {
-        (version.commit.version, change.user, change.client_id)
+        (version.commit.version, *change.key)
         for version in versions(written.tables.job.quota_table, 100)
         for change in version.changes
     }

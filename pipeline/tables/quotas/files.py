@@ -1,4 +1,4 @@
-"""Quotas as a file: the JSON and YAML of `rpk cluster quotas`, with mode, owner and note next to each quota's values.
+"""Quotas and tenants as a file: the JSON and YAML of `rpk cluster quotas`, with mode, owner and note with each quota.
 
     quotas:
       - entity:
@@ -9,12 +9,22 @@
         mode: shadow
 
 rpk calls the value `values` and writes it as text. `value`, numbers and units (`1MB/s`) are accepted as well. The
-default entity is named `<default>`, as in the table and in rpk. `file_reading` reads such files.
+default entity is named `<default>`, as in the table and in rpk.
+
+A tenant is a YAML document of its own, after a line `---`, with the columns of the table `tenants`; or, as in JSON, one
+of a list `tenants` next to `quotas`:
+
+    kind: Tenant
+    tenant: team-a
+    user_patterns: [team-a-*]
+    producer_byte_rate: 10MB/s
+    lend: true
 """
 
 import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +32,18 @@ import yaml
 
 from pipeline.documents import read_text_file
 from pipeline.errors import Refused, first_line
-from pipeline.tables.quotas.edit import LABELS, QuotaValues
-from quota.entity import QUOTA_TYPES, label
+from pipeline.tables.quotas.edit import LABELS, QUOTA_ROWS, QuotaValues, RowKind
+from pipeline.tables.quotas.tenants import (
+    PATTERNS,
+    TENANT_MODES,
+    TENANT_ROWS,
+    new_tenant,
+    parse_setting,
+    tenant_column,
+)
+from quota.entity import QUOTA_TYPES
 from quota.snapshot import MODES, QuotaSnapshot
+from quota.tenants import read_tenants
 from quota.units import Mistake, Mistakes, exact_text, parse_bound
 
 ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}
@@ -41,8 +60,25 @@ class QuotaFileRefused(Refused):
 
 
 def to_document(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rows of the table as one document. `mode` is left out if it is enforce, owner and note if they are null."""
+    """Quotas as one document. `mode` is left out if it is enforce, owner and note if they are null."""
     return {"quotas": [_exported(row) for row in rows]}
+
+
+def to_documents(quotas: Iterable[QuotaValues], tenants: Iterable[QuotaValues], output: str) -> list[dict[str, Any]]:
+    """Quotas and tenants as the documents of a file: one in `json`, and in `yaml` one more for each tenant."""
+    exported = [{"kind": TENANT} | _exported_tenant(row) for row in tenants]
+    document = to_document(quotas)
+    if output == "json":
+        return [document | ({"tenants": exported} if exported else {})]
+    return [document, *exported]
+
+
+def _exported_tenant(row: QuotaValues) -> dict[str, Any]:
+    unset = new_tenant(row["tenant"])
+    named = {column: row[column] for column in TENANT_ROWS.columns if row[column] != unset.get(column, ())}
+    bounds = {column: exact_text(row[column]) for column in TENANT_ROWS.bounds if column in named}
+    lists = {column: list(row[column]) for column in PATTERNS if column in named}
+    return {"tenant": row["tenant"], **named, **bounds, **lists}
 
 
 def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,20 +92,23 @@ def _exported(row: Mapping[str, Any]) -> dict[str, Any]:
     return quota | {name: row[name] for name in ("owner", "note") if row[name] is not None}
 
 
-def applied(rows: Sequence[Mapping[str, Any]], declared: Iterable[QuotaValues], *, prune: bool) -> list[dict[str, Any]]:
-    """The rows after the file is applied, sorted by entity; `prune` removes the entities that the file does not name.
+def applied(
+    rows: Sequence[QuotaValues], declared: Iterable[QuotaValues], *, prune: bool, kind: RowKind = QUOTA_ROWS
+) -> list[dict[str, Any]]:
+    """The rows after the file is applied, sorted by key; `prune` removes the rows that the file does not name.
 
-    A declared entity gets the bounds that the file names and no others. Mode, owner and note that the file does not
-    name stay as they are; in a new row they are enforce, null and null.
+    A declared quota gets the bounds that the file names and no others; a tenant its patterns, too, and whether it
+    lends. Mode, owner and note that the file does not name stay as they are; in a new row they are enforce, null and
+    null.
 
     * `declared`: As `from_text` returns them.
     """
-    by_entity = {(row["user"], row["client_id"]): dict(row) for row in rows}
-    wanted = {(quota["user"], quota["client_id"]): quota for quota in declared}
-    kept = {entity: row for entity, row in by_entity.items() if not prune or entity in wanted}
-    for entity, quota in wanted.items():
-        kept[entity] = {**kept.get(entity, {"mode": "enforce"}), **quota}
-    return [kept[entity] for entity in sorted(kept)]
+    by_key = {kind.key(row): dict(row) for row in rows}
+    wanted = {kind.key(row): row for row in declared}
+    kept = {key: row for key, row in by_key.items() if not prune or key in wanted}
+    for key, row in wanted.items():
+        kept[key] = {**kept.get(key, kind.unset), **row}
+    return [kept[key] for key in sorted(kept)]
 
 
 # Reads JSON or YAML text. A key that is given twice is a mistake; the usual readers would drop the first value.
@@ -146,54 +185,103 @@ def _refuse_repeated(keys: Sequence[str], mistakes: Mistakes, where: str) -> Non
             mistakes.add(f"'{key}' is given {count} times{where}")
 
 
-# Reads a file of quotas: rpk's form, or plain rows with the columns of the table.
+# Reads a file: quotas in rpk's form or as plain rows with the columns of the table, and tenants.
+
+TENANT: Final = "Tenant"
+"""The `kind` of a document that is a tenant."""
 
 _NOT_OURS: Final = ("ip", "client-id-prefix")
-_NAMES: Final = ("user", "client_id")
+_NAMES: Final = QUOTA_ROWS.keys
 
 
-def from_text(text: str, name: str = "the file") -> list[QuotaValues]:
-    """Read a file: JSON or YAML, a list of quotas, or a mapping with the list `quotas`.
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a file declares; None for a table of which it says nothing.
 
-    A quota is in rpk's form (see the top of this module) or a row: user, client_id, bounds, mode, owner, note. Bounds
-    are numbers or texts, in which units are allowed (`quota.units`).
+    Attributes:
+        quotas: rows with user, client_id ("" and `<default>` as in the table) and a bound for every type, None where
+            the file names none; and those of mode, owner and note that the file names.
+        tenants: rows with all columns of a tenant, but for those of mode, owner and note that the file does not name.
+    """
 
-    Returns:
-        Rows with user, client_id ("" and `<default>` as in the table) and a bound for every type, None where the file
-        names none; and those of mode, owner and note that the file names.
+    quotas: Sequence[QuotaValues] | None
+    tenants: Sequence[QuotaValues] | None
+
+    def of(self, kind: RowKind) -> Sequence[QuotaValues] | None:
+        """The rows for a table."""
+        return self.quotas if kind is QUOTA_ROWS else self.tenants
+
+
+def from_text(text: str, name: str = "the file") -> Declared:
+    """Read a file: JSON, or YAML of one or several documents.
+
+    A document is a list of quotas; a mapping with a list `quotas`, a list `tenants` or both; or one tenant, of `kind:
+    Tenant`. A quota is in rpk's form (see the top of this module) or a row: user, client_id, bounds, mode, owner, note.
+    Bounds are numbers or texts, in which units are allowed (`quota.units`).
 
     Raises:
         QuotaFileRefused: Names all mistakes at once, each with its place in the file.
     """
     mistakes = Mistakes()
-    declared = _declared_quotas(load_text(text, name, mistakes), mistakes)
+    documents = load_documents(text, name, mistakes) or [None]
+    quotas, tenants = _Rows(QUOTA_ROWS, _declared), _Rows(TENANT_ROWS, _declared_tenant)
+    for number, document in enumerate(documents, start=1):
+        is_alone = len(documents) == 1
+        where = mistakes if is_alone else mistakes.at(f"document {number}")
+        if isinstance(document, dict) and "kind" in document:
+            tenants.add(document, where, f"document {number}")
+        elif isinstance(document, dict) and tenants.name in document:
+            _add_parts(document, where, (quotas, tenants) if quotas.name in document else (tenants,))
+        elif isinstance(document, dict):
+            _add_parts(document, where, (quotas,))
+        elif document is not None or is_alone:
+            quotas.add_all(document, where)
     if mistakes.found:
         raise QuotaFileRefused(name, mistakes.found)
-    return declared
+    return Declared(quotas.found, tenants.found)
 
 
-def _declared_quotas(document: object, mistakes: Mistakes) -> list[QuotaValues]:
-    items, where = document, mistakes
-    if isinstance(document, dict):
-        for key in document:
-            if key != "quotas":
-                mistakes.at(str(key)).add(f"'{key}' is not part of a quota file")
-        items, where = document.get("quotas"), mistakes.at("quotas")
-    if not isinstance(items, list):
-        mistakes.add(f"the file is not a list of quotas, nor a mapping with the list 'quotas': {_shown(document)}")
-        return []
-    declared: list[QuotaValues] = []
-    places: dict[tuple[str, str], int] = {}
-    for number, item in enumerate(items):
-        quota = _declared(item, where.at(number))
-        if quota is None:
-            continue
-        entity = quota["user"], quota["client_id"]
-        first = places.setdefault(entity, number)
-        if first != number:
-            where.at(number).add(f"{label(*entity)} is already given in [{first}]")
-        declared.append(quota)
-    return declared
+def _add_parts(document: Mapping[str, Any], mistakes: Mistakes, parts: Sequence["_Rows"]) -> None:
+    for key in document:
+        if key not in {part.name for part in parts}:
+            mistakes.at(str(key)).add(f"'{key}' is not part of a quota file")
+    for part in parts:
+        if isinstance(document.get(part.name), list):
+            part.add_all(document[part.name], mistakes.at(part.name))
+        else:
+            part.add_all(document, mistakes)
+
+
+class _Rows:
+    """The rows of one kind that a file declares, each key once."""
+
+    def __init__(self, kind: RowKind, read: Callable[[object, Mistakes], QuotaValues | None]) -> None:
+        self.name = kind.table
+        self.found: list[QuotaValues] | None = None
+        self._kind, self._read = kind, read
+        self._places: dict[tuple[str, ...], str] = {}
+
+    def add_all(self, items: object, mistakes: Mistakes) -> None:
+        """Add a list of rows."""
+        if not isinstance(items, list):
+            what = f"the file is not a list of {self.name}, nor a mapping with the list '{self.name}'"
+            mistakes.add(f"{what}: {_shown(items)}")
+            return
+        self.found = self.found or []
+        for number, item in enumerate(items):
+            self.add(item, mistakes.at(number), f"[{number}]")
+
+    def add(self, item: object, mistakes: Mistakes, place: str) -> None:
+        """Add one row, of a place in the file."""
+        self.found = self.found or []
+        row = self._read(item, mistakes)
+        if row is None:
+            return
+        key = self._kind.key(row)
+        first = self._places.setdefault(key, place)
+        if first != place:
+            mistakes.add(f"{self._kind.label(*key)} is already given in {first}")
+        self.found.append(row)
 
 
 def _declared(item: object, mistakes: Mistakes) -> QuotaValues | None:
@@ -285,10 +373,38 @@ def _row_bounds(row: Mapping[str, Any], mistakes: Mistakes) -> dict[str, float |
     return bounds
 
 
-def _labels(item: Mapping[str, Any], mistakes: Mistakes) -> dict[str, str | None]:
+def _declared_tenant(item: object, mistakes: Mistakes) -> QuotaValues | None:
+    """Read one tenant; None if something is wrong with it, which is added to `mistakes` then."""
+    before = len(mistakes.found)
+    if not isinstance(item, dict):
+        mistakes.add(f"{_shown(item)} is not a tenant: a mapping of tenant, patterns and bounds")
+        return None
+    given = {tenant_column(str(key)): value for key, value in item.items()}
+    if (kind := given.pop("kind", TENANT)) != TENANT:
+        mistakes.at("kind").add(f"'kind' is {_shown(kind)}, not {TENANT}")
+    if unknown := [key for key in given if key not in TENANT_ROWS.columns]:
+        mistakes.add(f"{', '.join(unknown)} is not part of a tenant, which has {', '.join(TENANT_ROWS.columns)}")
+    name = given.get("tenant")
+    if not isinstance(name, str) or not name:
+        mistakes.at("tenant").add(f"'tenant' is {_shown(name)}, not text with at least one character (quote it)")
+    row = {column: value for column, value in new_tenant(str(name)).items() if column not in LABELS}
+    for column in PATTERNS:
+        patterns = given.get(column) or []
+        if isinstance(patterns, list) and all(isinstance(one, str) for one in patterns):
+            row[column] = tuple(dict.fromkeys(patterns))
+        else:
+            mistakes.at(column).add(f"'{column}' is {_shown(patterns)}, not a list of texts (quote them)")
+    for column in TENANT_ROWS.settings:
+        if column in row and column not in PATTERNS and given.get(column) is not None:
+            row[column] = parse_setting(column, given[column], mistakes.at(column))
+    labels = _labels(given, mistakes, TENANT_MODES)
+    return None if len(mistakes.found) != before else {**row, **labels}
+
+
+def _labels(item: Mapping[str, Any], mistakes: Mistakes, modes: Sequence[str] = MODES) -> dict[str, str | None]:
     labels = {name: item[name] for name in LABELS if name in item}
-    if "mode" in labels and labels["mode"] not in MODES:
-        mistakes.at("mode").add(f"'mode' is {_shown(labels['mode'])}, not one of {', '.join(MODES)}")
+    if "mode" in labels and labels["mode"] not in modes:
+        mistakes.at("mode").add(f"'mode' is {_shown(labels['mode'])}, not one of {', '.join(modes)}")
     for name in ("owner", "note"):
         if not isinstance(labels.get(name), str | None):
             mistakes.at(name).add(f"'{name}' is {_shown(labels[name])}, not text or null")
@@ -313,5 +429,9 @@ def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
 
 
 def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
-    """The quotas of a text; forms and errors as of `from_text`."""
-    return QuotaSnapshot.from_rows(from_text(text, str(path)), version)
+    """The quotas of a text, and its tenants if it declares any; forms and errors as of `from_text`."""
+    declared = from_text(text, str(path))
+    snapshot = QuotaSnapshot.from_rows(declared.quotas or (), version)
+    if declared.tenants is None:
+        return snapshot
+    return replace(snapshot, tenants=read_tenants(declared.tenants, version), tenants_version=version)

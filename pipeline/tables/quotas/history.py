@@ -1,37 +1,41 @@
-"""The history of the quotas: each version with who, when, why and what changed; versions, edits and owners in it."""
+"""The history of an edited table: each version with who, when, why and what changed; edits and owners in it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal
 
 from pipeline.errors import NotFound, TableMissing
-from pipeline.tables.quotas.edit import FORGIVEN, LABELS
-from pipeline.tables.quotas.table import QuotaCommit, QuotaTable, QuotaTableState
-from quota.entity import QUOTA_TYPES, Owners, label
-from quota.units import bound_text
+from pipeline.tables.quotas.edit import FORGIVEN, QUOTA_ROWS, Key, RowKind, shown
+from pipeline.tables.quotas.table import EditedTable, QuotaCommit, QuotaTable, QuotaTableState, State, TableState
+from quota.entity import Owners
 
-# The differences between two versions of the quota table, computed from their rows.
+# The differences between two versions of a table, computed from their rows.
 
 Action = Literal["add", "alter", "remove"]
-COLUMNS: Final = (*QUOTA_TYPES, *LABELS, FORGIVEN)
 
 
 @dataclass(frozen=True, slots=True)
-class QuotaDifference:
-    """A difference in one column of one entity; None = not set. An added or removed row has one per set column."""
+class Difference:
+    """A difference in one column of one row; None = not set. An added or removed row has one per set column."""
 
     action: Action
-    user: str
-    client_id: str
+    kind: RowKind
+    key: Key
     column: str
-    old: float | str | None
-    new: float | str | None
+    old: Any
+    new: Any
+
+    @property
+    def label(self) -> str:
+        """The row in words."""
+        return self.kind.label(*self.key)
 
     def as_row(self) -> dict[str, Any]:
         """The fields by name, for programs."""
-        return asdict(self)
+        names = dict(zip(self.kind.keys, self.key, strict=True))
+        return {"action": self.action, **names, "column": self.column, "old": self.old, "new": self.new}
 
     def value_text(self) -> str:
         """`producer_byte_rate 1024 (1.0 kB/s) → 2048 (2.0 kB/s)`."""
@@ -39,81 +43,93 @@ class QuotaDifference:
         return f"{self.column} {old} → {new}"
 
 
-def shown(column: str, value: float | str | None) -> str | None:
-    """A value as people read it: a bound exactly and with its unit, an instant in UTC, other values as they are."""
-    if column == FORGIVEN and value is not None:
-        return datetime.fromtimestamp(int(value) // 1000, UTC).isoformat()
-    return bound_text(column, value) if isinstance(value, float | int) else value
+def differences(
+    before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]], kind: RowKind = QUOTA_ROWS
+) -> list[Difference]:
+    """Every difference, sorted by key, then in the order of `RowKind.settings`.
 
-
-def differences(before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]) -> list[QuotaDifference]:
-    """Every difference, sorted by entity, then in the order of `COLUMNS`.
-
-    If an entity has several rows (SQL can write them), only the last one counts.
+    If a key has several rows (SQL can write them), only the last one counts.
     """
-    old = {(row["user"], row["client_id"]): row for row in before}
-    new = {(row["user"], row["client_id"]): row for row in after}
-    found: list[QuotaDifference] = []
-    for entity in sorted(old.keys() | new.keys()):
-        was, now = old.get(entity, {}), new.get(entity, {})
+    old, new = ({kind.key(row): row for row in rows} for rows in (before, after))
+    found: list[Difference] = []
+    for key in sorted(old.keys() | new.keys()):
+        was, now = old.get(key, {}), new.get(key, {})
         if was == now:
             continue
         action: Action = "add" if not was else "remove" if not now else "alter"
-        pairs = {column: (was.get(column), now.get(column)) for column in COLUMNS}
+        pairs = {column: (was.get(column), now.get(column)) for column in kind.settings}
         changed = {column: pair for column, pair in pairs.items() if pair[0] != pair[1]}
-        # The default mode of a row is left out, unless it is the only column that is set.
-        if action != "alter" and len(changed) > 1 and "enforce" in changed.get("mode", ()):
-            del changed["mode"]
-        found += [QuotaDifference(action, *entity, column, *pair) for column, pair in changed.items()]
+        if action != "alter":
+            _drop_unset(changed, kind)
+        found += [Difference(action, kind, key, column, *pair) for column, pair in changed.items()]
     return found
 
 
-def changes_between(before: QuotaTableState, after: QuotaTableState) -> list[QuotaDifference]:
+def _drop_unset(changed: dict[str, tuple[Any, Any]], kind: RowKind) -> None:
+    """Leave out what an added or removed row has not set, unless it has set nothing else."""
+    unset = [column for column in changed if kind.unset.get(column, ()) in changed[column]]
+    for column in unset:
+        if len(changed) > 1:
+            del changed[column]
+
+
+def changes_between(before: TableState, after: TableState) -> list[Difference]:
     """List every difference between two versions, including debts that were forgiven; leave out what has expired."""
+    found = differences(before.rows, after.rows, after.kind)
+    if isinstance(before, QuotaTableState) and isinstance(after, QuotaTableState):
+        found += _forgiven_between(before, after)
+    return sorted(found, key=lambda one: one.key)
+
+
+def _forgiven_between(before: QuotaTableState, after: QuotaTableState) -> Iterator[Difference]:
     known = {(row["user"], row["client_id"]) for row in after.rows} | before.forgiven.keys()
-    forgiven = [
-        QuotaDifference("alter" if entity in known else "add", *entity, FORGIVEN, before.forgiven.get(entity), until_ms)
-        for entity, until_ms in after.forgiven.items()
-        if until_ms != before.forgiven.get(entity)
-    ]
-    found = [*differences(before.rows, after.rows), *forgiven]
-    return sorted(found, key=lambda one: (one.user, one.client_id))
+    for entity, until_ms in after.forgiven.items():
+        was = before.forgiven.get(entity)
+        if until_ms != was:
+            yield Difference("alter" if entity in known else "add", after.kind, entity, FORGIVEN, was, until_ms)
 
 
-def entity_texts(changes: Iterable[QuotaDifference]) -> list[str]:
-    """One text per entity, with its values: `user-principal 'bob': producer_byte_rate none → 999 B/s, mode …`."""
+def row_texts(changes: Iterable[Difference]) -> list[str]:
+    """One text per row, with its values: `user-principal 'bob': producer_byte_rate none → 999 B/s, mode …`."""
     values: dict[str, list[str]] = {}
     for change in changes:
-        values.setdefault(label(change.user, change.client_id), []).append(change.value_text())
-    return [f"{entity}: {', '.join(texts)}" for entity, texts in values.items()]
+        values.setdefault(change.label, []).append(change.value_text())
+    return [f"{row}: {', '.join(texts)}" for row, texts in values.items()]
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaVersion:
-    """One version of the quota table, what it changed, and the table's mode before and after.
+    """One version of an edited table, what it changed, and the table's mode before and after; `tenants` has none.
 
     There are no changes if the version before is no longer kept.
     """
 
     commit: QuotaCommit
-    changes: Sequence[QuotaDifference]
-    mode: tuple[str, str]
+    changes: Sequence[Difference]
+    mode: tuple[str, str] | None
 
 
-def versions(table: QuotaTable, limit: int) -> Iterator[QuotaVersion]:
+def versions(table: EditedTable[State], limit: int) -> Iterator[QuotaVersion]:
     """The newest `limit` versions, newest first, as far back as both log and files are kept."""
-    after: QuotaTableState | None = None
+    after: State | None = None
     for commit in table.history(limit):
         after = after or table.read(commit.version)
         before = _kept(table, commit.version - 1)
         if before is None:
-            yield QuotaVersion(commit, (), (after.mode, after.mode))
+            yield QuotaVersion(commit, (), modes(after, after))
             return
-        yield QuotaVersion(commit, changes_between(before, after), (before.mode, after.mode))
+        yield QuotaVersion(commit, changes_between(before, after), modes(before, after))
         after = before
 
 
-def version_at(table: QuotaTable, instant: datetime) -> int:
+def modes(before: TableState, after: TableState) -> tuple[str, str] | None:
+    """The mode of the table at two versions; None for `tenants`, which has none."""
+    if isinstance(before, QuotaTableState) and isinstance(after, QuotaTableState):
+        return before.mode, after.mode
+    return None
+
+
+def version_at(table: EditedTable[State], instant: datetime) -> int:
     """The version that was the newest one at an instant; `NotFound` if that is before the oldest that is kept."""
     commits = table.history()
     for commit in commits:
@@ -125,7 +141,7 @@ def version_at(table: QuotaTable, instant: datetime) -> int:
     raise NotFound(message, f"give {oldest.committed_at:%Y-%m-%dT%H:%M:%S} or later")
 
 
-def _kept(table: QuotaTable, version: int) -> QuotaTableState | None:
+def _kept(table: EditedTable[State], version: int) -> State | None:
     try:
         return table.read(version) if version >= 0 else None
     except TableMissing:

@@ -1,4 +1,7 @@
-"""The quota table: read at a version, watched for new versions, and edited under a lock, with who and why."""
+"""A table that operators edit: read at a version, watched for new versions, and edited under a lock, with who and why.
+
+`EditedTable` is the mechanism, `QuotaTable` the table `quotas`; `pipeline.tables.quotas.tenants` has the other one.
+"""
 
 import getpass
 import json
@@ -12,7 +15,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -29,19 +32,20 @@ from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import (
     FORGIVEN,
     QUOTA_COLUMNS,
+    QUOTA_ROWS,
     Forgiven,
     QuotaChange,
     QuotaValues,
+    RowKind,
     altered,
     still_forgiven,
     validated,
 )
 from schemas.arrow import arrow_schema
-from schemas.rows import QuotaRow
 
 log = logging.getLogger(__name__)
 
-# The commits of the quota table, and who made them and why.
+# The commits of a table, and who made them and why.
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class EditAudit:
 
 @dataclass(frozen=True, slots=True)
 class QuotaCommit:
-    """One commit in the history of the quota table. `audit` is None if another tool made it."""
+    """One commit in the history of an edited table. `audit` is None if another tool made it."""
 
     version: int
     committed_at: datetime
@@ -93,79 +97,56 @@ def _commit_of(entry: Mapping[str, Any]) -> QuotaCommit:
     return QuotaCommit(entry["version"], committed_at, entry["operation"], audit)
 
 
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """An edited table at one version.
+
+    Attributes:
+        rows: every row by column, sorted by key; lists are tuples. They are not checked: SQL may have written them.
+    """
+
+    kind: ClassVar[RowKind]
+
+    version: int
+    rows: tuple[dict[str, Any], ...]
+
+
+State = TypeVar("State", bound=TableState)
 Outcome = TypeVar("Outcome")
 
 
-def parted(rows: Iterable[QuotaValues]) -> tuple[list[dict[str, Any]], dict[tuple[str, str], int]]:
-    """The quotas of stored rows, sorted by entity, and what the rows forgive. A row may be there only to forgive."""
-    quotas, forgiven = list[dict[str, Any]](), {}
-    for row in sorted(rows, key=lambda row: (row["user"], row["client_id"])):
-        quota = {name: row[name] for name in QUOTA_COLUMNS}
-        if (until_ms := row[FORGIVEN]) is not None:
-            forgiven[row["user"], row["client_id"]] = until_ms
-        if until_ms is None or quota != _without_quota(row["user"], row["client_id"]):
-            quotas.append(quota)
-    return quotas, forgiven
-
-
-def joined(quotas: Iterable[QuotaValues], forgiven: Forgiven) -> list[dict[str, Any]]:
-    """The rows to store, sorted by entity: the inverse of `parted`."""
-    rows = [{**quota, FORGIVEN: forgiven.get((quota["user"], quota["client_id"]))} for quota in quotas]
-    known = {(row["user"], row["client_id"]) for row in rows}
-    rows += [{**_without_quota(*entity), FORGIVEN: forgiven[entity]} for entity in forgiven.keys() - known]
-    return sorted(rows, key=lambda row: (row["user"], row["client_id"]))
-
-
-def _without_quota(user: str, client_id: str) -> dict[str, Any]:
-    return {**dict.fromkeys(QUOTA_COLUMNS), "user": user, "client_id": client_id, "mode": "enforce"}
-
-
 @dataclass(frozen=True, slots=True)
-class QuotaTableState:
-    """The quota table at one version.
-
-    Attributes:
-        rows: every quota by column, sorted by entity. They are not checked: SQL may have written them.
-        forgiven: the debts that are forgiven; they are in no row.
-        scope: `cluster` or `broker` (property `kquota.scope`).
-        mode: `enforce`, or `shadow` for all rows (property `kquota.mode`).
-    """
-
-    version: int
-    rows: tuple[dict[str, Any], ...]
-    scope: str
-    mode: str
-    forgiven: Forgiven = field(default_factory=dict)
-
-    @property
-    def stored_rows(self) -> list[dict[str, Any]]:
-        """The rows as they are stored: with what they forgive, also those that only forgive."""
-        return joined(self.rows, self.forgiven)
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaEdit:
+class TableEdit(Generic[State]):
     """The result of an edit: all rows after it, at their version; that of `before` if nothing has changed."""
 
-    before: QuotaTableState
+    before: State
     rows: tuple[dict[str, Any], ...]
     version: int
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether rows differ."""
+        return self.rows != self.before.rows
 
-QuotaChanger = Callable[[tuple[dict[str, Any], ...]], Sequence[QuotaValues]]
+
+RowsChanger = Callable[[tuple[dict[str, Any], ...]], Sequence[QuotaValues]]
 """Takes the rows of the table and returns all rows. It is called again if another edit came first."""
 
 
-class QuotaTable:
-    """The table `quotas` under a root.
+class EditedTable(Generic[State]):
+    """A table under a root that operators edit.
 
-    On a local disk an edit holds the lock file `quotas.lock` next to the table. On object stores the commit itself is
-    conditional. In both cases an edit reads the table again and is made again if another commit came first.
+    On a local disk an edit holds a lock file next to the table, which has its name: `quotas.lock`. On object stores the
+    commit itself is conditional. In both cases an edit reads the table again and is made again if another commit came
+    first.
     """
+
+    kind: ClassVar[RowKind]
 
     def __init__(self, root: str, lock_timeout_seconds: float = 10.0) -> None:
         """Open the table; `TableMissing` if there is none, `TableUnreadable` if it cannot be read."""
-        self.uri = table_uri(root, "quotas")
+        self.root: Final = root
+        self.uri: Final = table_uri(root, self.kind.table)
         self._lock_timeout_seconds = lock_timeout_seconds
         self._watch_lock = threading.Lock()
         self._watched = open_table(self.uri)
@@ -176,7 +157,7 @@ class QuotaTable:
             self._watched.update_incremental()
             return self._watched.version()
 
-    def read(self, version: int | None = None) -> QuotaTableState:
+    def read(self, version: int | None = None) -> State:
         """The table at a version; None = the newest.
 
         Raises:
@@ -184,37 +165,31 @@ class QuotaTable:
             TableUnreadable: the table cannot be read.
         """
         try:
-            return _state(open_table(self.uri, version))
+            return self._state(open_table(self.uri, version))
         except (TableMissing, TableUnreadable) as exc:
             if version is None or (isinstance(exc, TableUnreadable) and not exc.is_file_missing):
                 raise
             raise table_missing(self.uri, version, open_table(self.uri).version()) from exc
 
-    def alter(self, changes: Sequence[QuotaChange], audit: EditAudit) -> int:
-        """Make changes in one commit; see `commit`. Returns the version."""
-        return self.commit(lambda rows: altered(rows, changes), audit).version
-
     def plan(
-        self, change: QuotaChanger, if_version: int | None = None, once_stored: Sequence[QuotaValues] = ()
-    ) -> QuotaEdit:
+        self, change: RowsChanger, if_version: int | None = None, once_stored: Sequence[QuotaValues] = ()
+    ) -> TableEdit[State]:
         """What `commit` would do now, at the present version; raises as `commit`. Writes nothing and takes no lock."""
         return self._changed(open_table(self.uri), change, if_version, once_stored)
 
     def commit(
         self,
-        change: QuotaChanger,
+        change: RowsChanger,
         audit: EditAudit,
         if_version: int | None = None,
         once_stored: Sequence[QuotaValues] = (),
-        forgives: Collection[tuple[str, str]] = (),
-    ) -> QuotaEdit:
+    ) -> TableEdit[State]:
         """Replace the rows by the result of a function, in one commit.
 
         Args:
             change: takes the newest rows and returns all rows.
             if_version: the version that the table must be at; None = any.
             once_stored: rows of an earlier version. They may be stored again unchanged, see `validated`.
-            forgives: user and client-id of the sensors the debts of which are forgiven, see `QuotaSnapshot.forgiven`.
 
         Raises:
             Refused: the result has invalid rows.
@@ -222,34 +197,9 @@ class QuotaTable:
             TableUnwritable: the store refused.
         """
 
-        def attempt(table: DeltaTable) -> QuotaEdit:
+        def attempt(table: DeltaTable) -> TableEdit[State]:
             edit = self._changed(table, change, if_version, once_stored)
-            if edit.rows == edit.before.rows and not forgives:
-                return edit
-            rows = joined(edit.rows, still_forgiven(edit.before.forgiven, forgives, wall_ms()))
-            write_deltalake(
-                table,
-                _stored(table, rows),
-                mode="overwrite",
-                commit_properties=_properties(audit),
-                post_commithook_properties=NO_HOOKS,
-            )
-            return replace(edit, version=table.version())
-
-        return self._committed(attempt)
-
-    def set_mode(self, mode: str, audit: EditAudit) -> int:
-        """Set `kquota.mode`: `enforce`, or `shadow` for all rows. Returns the version; raises as `commit`."""
-
-        def attempt(table: DeltaTable) -> int:
-            if table.metadata().configuration.get("kquota.mode") != mode:
-                table.alter.set_table_properties(
-                    {"kquota.mode": mode},
-                    raise_if_not_exists=False,
-                    commit_properties=_properties(audit),
-                    post_commithook_properties=NO_HOOKS,
-                )
-            return table.version()
+            return self._written(table, edit, edit.rows, audit) if edit.has_changed else edit
 
         return self._committed(attempt)
 
@@ -260,7 +210,7 @@ class QuotaTable:
 
     def columns_of_others(self) -> list[str]:
         """The columns that others have added; an edit keeps them as they are."""
-        return columns_of_others(open_table(self.uri), QuotaRow)
+        return columns_of_others(open_table(self.uri), self.kind.model)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -268,7 +218,7 @@ class QuotaTable:
         if "://" in self.uri:
             yield
             return
-        path = Path(self.uri).with_name("quotas.lock")
+        path = Path(self.uri).with_name(f"{self.kind.table}.lock")
         lock = FileLock(path, timeout=self._lock_timeout_seconds)
         try:
             lock.acquire()
@@ -282,16 +232,32 @@ class QuotaTable:
         finally:
             lock.release()
 
+    def _state(self, table: DeltaTable) -> State:
+        """The table of a handle."""
+        raise NotImplementedError
+
     def _changed(
-        self, table: DeltaTable, change: QuotaChanger, if_version: int | None, once_stored: Sequence[QuotaValues]
-    ) -> QuotaEdit:
-        before = _state(table)
+        self, table: DeltaTable, change: RowsChanger, if_version: int | None, once_stored: Sequence[QuotaValues]
+    ) -> TableEdit[State]:
+        before = self._state(table)
         if if_version is not None and if_version != before.version:
             message = f"{self.uri} is at version {before.version}, not at {if_version} as --if-version wants"
-            diff = command_text("quotas", "diff", str(if_version), str(before.version))
+            diff = command_text(self.kind.table, "diff", str(if_version), str(before.version))
             raise Conflict(message, f"see what changed: {diff}")
-        rows = validated(change(before.rows), (*before.rows, *once_stored))
-        return QuotaEdit(before, tuple(rows), before.version)
+        rows = validated(change(before.rows), (*before.rows, *once_stored), self.kind)
+        return TableEdit(before, tuple(rows), before.version)
+
+    def _written(
+        self, table: DeltaTable, edit: TableEdit[State], rows: Sequence[QuotaValues], audit: EditAudit
+    ) -> TableEdit[State]:
+        write_deltalake(
+            table,
+            _stored(table, rows, self.kind),
+            mode="overwrite",
+            commit_properties=_properties(audit),
+            post_commithook_properties=NO_HOOKS,
+        )
+        return replace(edit, version=table.version())
 
     def _committed(self, attempt: Callable[[DeltaTable], Outcome]) -> Outcome:
         with self.lock():
@@ -310,25 +276,132 @@ class QuotaTable:
                 log.warning("the log of %s was not cleaned: %s", self.uri, first_line(exc))
 
 
-def _state(table: DeltaTable) -> QuotaTableState:
-    configuration = table.metadata().configuration
-    # Columns in the model's order, so that equal rows compare equal whatever the order in the table is.
-    quotas, forgiven = parted(StoredTable(table).rows([*QUOTA_COLUMNS, FORGIVEN]))
-    return QuotaTableState(
-        version=table.version(),
-        rows=tuple(quotas),
-        forgiven=forgiven,
-        scope=configuration.get("kquota.scope", "cluster"),
-        mode=configuration.get("kquota.mode", "enforce"),
-    )
+def rows_at(table: DeltaTable, columns: Sequence[str], kind: RowKind) -> list[dict[str, Any]]:
+    """The rows of a handle, sorted by key.
+
+    Columns are in the given order, so that equal rows compare equal whatever the order in the table is.
+    """
+    rows = StoredTable(table).rows(columns)
+    plain = ({name: tuple(one) if isinstance(one, list) else one for name, one in row.items()} for row in rows)
+    return sorted(plain, key=kind.key)
 
 
-def _stored(table: DeltaTable, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def _stored(table: DeltaTable, rows: Sequence[QuotaValues], kind: RowKind) -> pa.Table:
     """The rows as the table stores them: a column that others have added keeps its values, and is null in a new row."""
-    stored, added = pa.Table.from_pylist(list(rows), arrow_schema(QuotaRow)), columns_of_others(table, QuotaRow)
-    before = StoredTable(table).read(["user", "client_id", *added])
-    place_of = {(row["user"], row["client_id"]): place for place, row in enumerate(before.select([0, 1]).to_pylist())}
-    places = pa.array([place_of.get((row["user"], row["client_id"])) for row in rows], pa.int64())
+    stored, added = pa.Table.from_pylist(list(rows), arrow_schema(kind.model)), columns_of_others(table, kind.model)
+    before = StoredTable(table).read([*kind.keys, *added])
+    place_of = {kind.key(row): place for place, row in enumerate(before.select(kind.keys).to_pylist())}
+    places = pa.array([place_of.get(kind.key(row)) for row in rows], pa.int64())
     for name in added:
         stored = stored.append_column(before.schema.field(name), before[name].take(places))
     return stored.select(StoredTable(table).columns)
+
+
+# The table `quotas`.
+
+
+def parted(rows: Iterable[QuotaValues]) -> tuple[list[dict[str, Any]], dict[tuple[str, str], int]]:
+    """The quotas of stored rows, and what the rows forgive. A row may be there only to forgive."""
+    quotas, forgiven = list[dict[str, Any]](), {}
+    for row in rows:
+        quota = {name: row[name] for name in QUOTA_COLUMNS}
+        if (until_ms := row[FORGIVEN]) is not None:
+            forgiven[row["user"], row["client_id"]] = until_ms
+        if until_ms is None or quota != _without_quota(row["user"], row["client_id"]):
+            quotas.append(quota)
+    return quotas, forgiven
+
+
+def joined(quotas: Iterable[QuotaValues], forgiven: Forgiven) -> list[dict[str, Any]]:
+    """The rows to store, sorted by entity: the inverse of `parted`."""
+    rows = [{**quota, FORGIVEN: forgiven.get((quota["user"], quota["client_id"]))} for quota in quotas]
+    known = {(row["user"], row["client_id"]) for row in rows}
+    rows += [{**_without_quota(*entity), FORGIVEN: forgiven[entity]} for entity in forgiven.keys() - known]
+    return sorted(rows, key=QUOTA_ROWS.key)
+
+
+def _without_quota(user: str, client_id: str) -> dict[str, Any]:
+    return {**dict.fromkeys(QUOTA_COLUMNS), "user": user, "client_id": client_id, "mode": "enforce"}
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaTableState(TableState):
+    """The quota table at one version; `rows` are its quotas.
+
+    Attributes:
+        forgiven: the debts that are forgiven; they are in no row.
+        scope: `cluster` or `broker` (property `kquota.scope`).
+        mode: `enforce`, or `shadow` for all rows, and for all tenants (property `kquota.mode`).
+    """
+
+    kind: ClassVar = QUOTA_ROWS
+
+    scope: str
+    mode: str
+    forgiven: Forgiven = field(default_factory=dict)
+
+    @property
+    def stored_rows(self) -> list[dict[str, Any]]:
+        """The rows as they are stored: with what they forgive, also those that only forgive."""
+        return joined(self.rows, self.forgiven)
+
+
+QuotaEdit = TableEdit[QuotaTableState]
+
+
+class QuotaTable(EditedTable[QuotaTableState]):
+    """The table `quotas` under a root."""
+
+    kind: ClassVar = QUOTA_ROWS
+
+    def alter(self, changes: Sequence[QuotaChange], audit: EditAudit) -> int:
+        """Make changes in one commit; see `commit`. Returns the version."""
+        return self.commit(lambda rows: altered(rows, changes), audit).version
+
+    def commit(
+        self,
+        change: RowsChanger,
+        audit: EditAudit,
+        if_version: int | None = None,
+        once_stored: Sequence[QuotaValues] = (),
+        forgives: Collection[tuple[str, str]] = (),
+    ) -> QuotaEdit:
+        """Replace the quotas by the result of a function, in one commit; otherwise as `EditedTable.commit`.
+
+        * `forgives`: user and client-id of the sensors the debts of which are forgiven, see `QuotaSnapshot.forgiven`.
+        """
+
+        def attempt(table: DeltaTable) -> QuotaEdit:
+            edit = self._changed(table, change, if_version, once_stored)
+            if not edit.has_changed and not forgives:
+                return edit
+            rows = joined(edit.rows, still_forgiven(edit.before.forgiven, forgives, wall_ms()))
+            return self._written(table, edit, rows, audit)
+
+        return self._committed(attempt)
+
+    def set_mode(self, mode: str, audit: EditAudit) -> int:
+        """Set `kquota.mode`: `enforce`, or `shadow` for all rows. Returns the version; raises as `commit`."""
+
+        def attempt(table: DeltaTable) -> int:
+            if table.metadata().configuration.get("kquota.mode") != mode:
+                table.alter.set_table_properties(
+                    {"kquota.mode": mode},
+                    raise_if_not_exists=False,
+                    commit_properties=_properties(audit),
+                    post_commithook_properties=NO_HOOKS,
+                )
+            return table.version()
+
+        return self._committed(attempt)
+
+    def _state(self, table: DeltaTable) -> QuotaTableState:
+        configuration = table.metadata().configuration
+        quotas, forgiven = parted(rows_at(table, [*QUOTA_COLUMNS, FORGIVEN], self.kind))
+        return QuotaTableState(
+            version=table.version(),
+            rows=tuple(quotas),
+            forgiven=forgiven,
+            scope=configuration.get("kquota.scope", "cluster"),
+            mode=configuration.get("kquota.mode", "enforce"),
+        )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli.entity import described_line, java_double
-from pipeline.cli.quota_edits import parse_added
+from pipeline.cli.quota_edits import Configs, parse_added
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.units import Mistakes, parse_double
@@ -243,5 +243,5 @@ def test_what_kafka_does_not_have_follows_what_it_has() -> None:
         "producer_byte_rate=1.0, mode=shadow, owner=team-a, note=[until May, then a=less]"
     )
     mistakes = Mistakes()
-    assert parse_added(line.partition(" are ")[2], ["users"], mistakes) == bounds | labels
+    assert parse_added(line.partition(" are ")[2], Configs.of_entity(["users"]), mistakes) == bounds | labels
     assert mistakes.found == ()

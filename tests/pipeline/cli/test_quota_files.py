@@ -1,7 +1,7 @@
 """`kquota quotas export|apply|import`: an export can be read again, apply is declarative, import asks the brokers."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ import yaml
 
 from pipeline.brokers.native import NativeQuotas
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.tables.quotas.edit import QuotaValues
 from pipeline.tables.quotas.files import applied, from_text, to_document
 from tests.pipeline.brokers.quota_broker import access_to, await_values, clear, client, ip, pair, user
 from tests.pipeline.cli.kafka_configs import OURS, KafkaConfigs, configs
@@ -33,6 +34,10 @@ def root(tmp_path: Path) -> str:
     kquota("quotas", "alter", *pair, "--add-config", values, "--tables", folder)
     kquota("quotas", "alter", "--user", "bob", "--add-config", "producer_byte_rate=1e6,note=why", "--tables", folder)
     return folder
+
+
+def quotas_of(text: str) -> Sequence[QuotaValues]:
+    return from_text(text).quotas or []
 
 
 def described(root: str) -> list[str]:
@@ -93,7 +98,7 @@ def test_a_file_that_is_missing_is_named_with_files_like_it(root: str, tmp_path:
 
 @pytest.mark.parametrize(("value", "bound"), [("12", 12.0), ('"12"', 12.0), ("1.5e3", 1500.0), ("1e3", 1000.0)])
 def test_a_value_is_a_number_or_a_text_of_one(value: str, bound: float) -> None:
-    (quota,) = from_text((QUOTA % "").replace("values: 1}", f"value: {value}}}"))
+    (quota,) = quotas_of((QUOTA % "").replace("values: 1}", f"value: {value}}}"))
     assert quota["producer_byte_rate"] == bound
 
 
@@ -105,9 +110,9 @@ def test_a_value_is_written_without_exponent(bound: float, text: str) -> None:
 
 
 def test_a_label_that_is_not_named_stays_and_null_deletes_it() -> None:
-    (stored,) = applied([], from_text(QUOTA % ", mode: shadow, owner: team-a"), prune=False)
-    (kept,) = applied([stored], from_text(QUOTA % ""), prune=False)
-    (cleared,) = applied([stored], from_text(QUOTA % ", owner: null, mode: enforce"), prune=False)
+    (stored,) = applied([], quotas_of(QUOTA % ", mode: shadow, owner: team-a"), prune=False)
+    (kept,) = applied([stored], quotas_of(QUOTA % ""), prune=False)
+    (cleared,) = applied([stored], quotas_of(QUOTA % ", owner: null, mode: enforce"), prune=False)
     assert (kept["mode"], kept["owner"]) == ("shadow", "team-a")
     assert (cleared["mode"], cleared["owner"]) == ("enforce", None)
 

@@ -10,6 +10,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.tenants import USERS, TenantTable, new_tenant
 from schemas.arrow import conform
 from schemas.rows import DeadLetterRow
 from schemas.usage import UsageRow
@@ -35,6 +36,17 @@ def quota_table(root: Path | str) -> QuotaTable:
     """A table of quotas, made if it is missing."""
     new_table(root, "quotas")
     return QuotaTable(str(root))
+
+
+def tenant_table(root: Path | str) -> TenantTable:
+    """A table of tenants, made if it is missing."""
+    new_table(root, "tenants")
+    return TenantTable(str(root))
+
+
+def tenant(name: str, rate: float | None, **values: Any) -> dict[str, Any]:
+    """A row of tenants: all users whose names begin with the tenant's."""
+    return {**new_tenant(name), USERS: (f"{name}-*",), "producer_byte_rate": rate, **values}
 
 
 def bound(user: str, rate: float | None, **values: Any) -> QuotaChange:

@@ -21,7 +21,7 @@ from pipeline.tables.layout import (
     view_sql,
 )
 from pipeline.tables.opening import open_table
-from pipeline.tables.port import TableOfAnotherBuild, table_uri
+from pipeline.tables.port import EDITED, TableOfAnotherBuild, table_uri
 from schemas.arrow import arrow_schema
 from schemas.asyncapi import MODELS
 from schemas.rows import QuotaRow
@@ -30,17 +30,13 @@ from tests.pipeline.cli.running import kquota
 from tests.pipeline.tables.factories import new_table
 
 
-def append_quota(uri: str, **values: object) -> None:
-    row = {"user": "alice", "client_id": "", "producer_byte_rate": 1.0, "mode": "enforce", **values}
-    write_deltalake(uri, pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
-
-
 def test_a_creation_that_was_interrupted_is_completed(tmp_path: Path) -> None:
     uri = table_uri(str(tmp_path), "quotas")
     DeltaTable.create(uri, arrow_schema(QuotaRow))
     assert create_missing(str(tmp_path), [TABLES["quotas"]]) == []
+    row = pa.Table.from_pylist([{**QUOTA, "mode": "off"}], schema=arrow_schema(QuotaRow))
     with pytest.raises(DeltaError, match="failed validation check"):
-        append_quota(uri, mode="off")
+        write_deltalake(uri, row, mode="append")
 
 
 @pytest.mark.parametrize(("name", "column"), [("usage", "time_epoch"), ("quotas", "note")])
@@ -68,31 +64,49 @@ def test_every_table_has_the_columns_of_its_model_and_the_plain_protocol(tmp_pat
     table = DeltaTable(new_table(tmp_path, name))
     protocol = table.protocol()
     assert table.to_pyarrow_table().schema.names == arrow_schema(TABLES[name].model).names
-    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 3 if name == "quotas" else 2)
-    assert table.metadata().partition_columns == ([] if name in {"quotas", "rates"} else ["date"])
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 3 if name in EDITED else 2)
+    assert table.metadata().partition_columns == ([] if name in {*EDITED, "rates"} else ["date"])
 
 
-def test_the_table_refuses_a_row_that_is_no_quota_and_takes_one_that_is_just_valid(tmp_path: Path) -> None:
-    uri = new_table(tmp_path, "quotas")
-    broken: list[dict[str, object]] = [
-        {"producer_byte_rate": 0.0},
-        {"consumer_byte_rate": -1.0},
-        {"request_percentage": float("nan")},
-        {"request_percentage": float("inf")},
-        {"mode": "off"},
-        {"user": "", "client_id": ""},
-    ]
-    for values in broken:
+QUOTA = {"user": "alice", "client_id": "", "producer_byte_rate": 1.0, "mode": "enforce"}
+TENANT = {"tenant": "a", "user_patterns": ["a-*"], "client_id_patterns": [], "lend": False, "mode": "enforce"}
+BROKEN: list[tuple[str, dict[str, object]]] = [
+    ("quotas", {"producer_byte_rate": 0.0}),
+    ("quotas", {"consumer_byte_rate": -1.0}),
+    ("quotas", {"request_percentage": float("nan")}),
+    ("quotas", {"request_percentage": float("inf")}),
+    ("quotas", {"mode": "off"}),
+    ("quotas", {"user": "", "client_id": ""}),
+    ("tenants", {"tenant": ""}),
+    ("tenants", {"producer_byte_rate": 0.0}),
+    ("tenants", {"member_request_percentage": float("nan")}),
+    ("tenants", {"ceiling": 0.9}),
+    ("tenants", {"mode": "exempt"}),
+]
+VALID: list[tuple[str, dict[str, object]]] = [
+    ("quotas", {"producer_byte_rate": None, "mode": "exempt"}),
+    ("quotas", {"producer_byte_rate": float(2**63 - 1)}),
+    ("quotas", {"request_percentage": 1e-300}),
+    ("quotas", {"user": "", "client_id": "<default>", "mode": "shadow"}),
+    ("tenants", {"member_consumer_byte_rate": 1e-300, "mode": "shadow"}),
+    ("tenants", {"lend": True, "ceiling": 1.0}),
+]
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_the_table_refuses_an_impossible_row_and_takes_one_that_is_just_valid(name: str, tmp_path: Path) -> None:
+    uri = new_table(tmp_path, name)
+    schema, row = arrow_schema(TABLES[name].model), {"quotas": QUOTA, "tenants": TENANT}[name]
+
+    def append(values: dict[str, object]) -> None:
+        write_deltalake(uri, pa.Table.from_pylist([row | values], schema=schema), mode="append")
+
+    for values in (values for table, values in BROKEN if table == name):
         with pytest.raises(DeltaError, match="failed validation check"):
-            append_quota(uri, **values)
-    valid: list[dict[str, object]] = [
-        {"producer_byte_rate": None, "mode": "exempt"},
-        {"producer_byte_rate": float(2**63 - 1)},
-        {"request_percentage": 1e-300},
-        {"user": "", "client_id": "<default>", "mode": "shadow"},
-    ]
+            append(values)
+    valid = [values for table, values in VALID if table == name]
     for values in valid:
-        append_quota(uri, **values)
+        append(values)
     assert DeltaTable(uri).count() == len(valid)
 
 

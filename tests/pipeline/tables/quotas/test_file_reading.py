@@ -2,11 +2,22 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from pipeline.brokers.native import NativeQuota, imported
-from pipeline.tables.quotas.files import QuotaFileRefused, from_text
+from pipeline.documents import json_text, yaml_text
+from pipeline.tables.quotas.edit import validated
+from pipeline.tables.quotas.files import (
+    Declared,
+    QuotaFileRefused,
+    applied,
+    from_text,
+    snapshot_of_text,
+    to_documents,
+)
+from pipeline.tables.quotas.tenants import TENANT_ROWS, new_tenant
 from quota.units import Mistake
 from tests.pipeline.brokers.quota_broker import client, ip, pair, user
 
@@ -32,12 +43,100 @@ def mistakes_of(text: str) -> tuple[Mistake, ...]:
 
 
 def test_rows_of_the_table_are_read_as_a_list_and_under_quotas_and_rpks_form_has_units_too() -> None:
-    assert from_text(ROWS) == DECLARED
-    assert from_text("quotas:" + ROWS) == DECLARED
-    (quota,) = from_text(
-        "quotas: [{entity: [{name: a, type: user}], values: [{key: producer_byte_rate, values: 512KiB}]}]"
+    assert from_text(ROWS) == Declared(DECLARED, None)
+    assert from_text("quotas:" + ROWS) == Declared(DECLARED, None)
+    (quota,) = (
+        from_text(
+            "quotas: [{entity: [{name: a, type: user}], values: [{key: producer_byte_rate, values: 512KiB}]}]"
+        ).quotas
+        or ()
     )
     assert quota[PRODUCE] == 524288.0
+
+
+TENANTS = """
+quotas: [{user: alice, producer_byte_rate: 1}]
+---
+kind: Tenant
+tenant: team-a
+user_patterns: [team-a-*, alice, team-a-*]
+producer_byte_rate: 10MB/s
+member.producer_byte_rate: 1MB/s
+lend: true
+ceiling: 3
+owner: ada
+---
+kind: Tenant
+tenant: team-b
+client_id_patterns: ["etl-*"]
+request_percentage: 200%
+"""
+
+
+def test_tenants_are_documents_of_their_own_or_a_list_next_to_the_quotas() -> None:
+    declared = from_text(TENANTS)
+    assert declared.quotas is not None
+    assert [quota["user"] for quota in declared.quotas] == ["alice"]
+    team_a, team_b = declared.tenants or []
+    unset = {name: value for name, value in new_tenant("team-a").items() if name not in {"mode", "owner", "note"}}
+    set_ = {PRODUCE: 1e7, f"member_{PRODUCE}": 1e6, "lend": True, "ceiling": 3.0, "owner": "ada"}
+    assert team_a == {**unset, "user_patterns": ("team-a-*", "alice"), **set_}
+    assert (team_b["client_id_patterns"], team_b[REQUEST], team_b["lend"]) == (("etl-*",), 200.0, False)
+    stored = [{**new_tenant(row["tenant"]), **row} for row in (team_a, team_b)]
+    for output in ("json", "yaml"):
+        documents = to_documents([], stored, output)
+        text = json_text(documents[0]) if output == "json" else "---\n".join(map(yaml_text, documents))
+        again = from_text(text)
+        rows = validated(applied([], again.tenants or (), prune=True, kind=TENANT_ROWS), kind=TENANT_ROWS)
+        assert (again.quotas, rows) == ([], stored)
+
+
+def test_a_file_says_nothing_of_a_table_that_it_does_not_name() -> None:
+    (alone,) = from_text("--- {kind: Tenant, tenant: a, user_patterns: [a], producer_byte_rate: 1}").tenants or []
+    assert alone["tenant"] == "a"
+    assert from_text("--- {kind: Tenant, tenant: a}").quotas is None
+    assert from_text("tenants: []") == Declared(None, [])
+    assert from_text("quotas: []") == Declared([], None)
+
+
+def test_the_snapshot_of_a_file_has_its_tenants() -> None:
+    snapshot = snapshot_of_text(Path("q.yaml"), TENANTS, 7)
+    assert ([one.name for one in snapshot.tenants], snapshot.versions) == (["team-a", "team-b"], (7, 7))
+    assert snapshot_of_text(Path("q.yaml"), ROWS, 7).versions == (7, -1)
+
+
+@pytest.mark.parametrize(
+    ("text", "mistakes"),
+    [
+        ("--- {kind: Team, tenant: a}", ["kind: 'kind' is \"Team\", not Tenant"]),
+        (
+            "--- {kind: Tenant, name: a}",
+            ["name is not part of a tenant, which has tenant, user_", "tenant: 'tenant' is nu"],
+        ),
+        (
+            "--- {kind: Tenant, tenant: a, user_patterns: a-*}",
+            ["user_patterns: 'user_patterns' is \"a-*\", not a"],
+        ),
+        ("--- {kind: Tenant, tenant: a, mode: exempt}", ["mode: 'mode' is \"exempt\", not one of enforce, shadow"]),
+        ("--- {kind: Tenant, tenant: a, lend: 1}", ["lend: lend is 1, not true or false"]),
+        ("--- {kind: Tenant, tenant: a, ceiling: much}", ["ceiling: ceiling is much, not a number"]),
+        (
+            "--- {kind: Tenant, tenant: a, member.producer_byte_rate: 1KB}",
+            ["member_producer_byte_rate: 1KB has an un"],
+        ),
+        ("tenants: [1]", ["tenants[0]: 1 is not a tenant"]),
+        ("tenants: 1", ["the file is not a list of tenants, nor a mapping with the list 'tenants'"]),
+        ("--- {tenants: [], size: 1}", ["size: 'size' is not part of a quota file"]),
+        (
+            f"{TENANTS}---\n{{kind: Tenant, tenant: team-a}}",
+            ["document 4: tenant 'team-a' is already given in document"],
+        ),
+        ("tenants: [{tenant: a}, {tenant: a}]", ["tenants[1]: tenant 'a' is already given in [0]"]),
+    ],
+)
+def test_every_mistake_of_a_tenant_is_reported_with_its_place(text: str, mistakes: list[str]) -> None:
+    found = [str(one) for one in mistakes_of(text)]
+    assert [one[: len(told)] for one, told in zip(found, mistakes, strict=True)] == mistakes
 
 
 def test_every_mistake_carries_its_place() -> None:

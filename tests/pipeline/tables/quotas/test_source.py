@@ -1,4 +1,4 @@
-"""The quotas in force follow the table. If a version is not valid, the last valid one stays in force."""
+"""The quotas and tenants in force follow their tables. If a version is not valid, the last valid one stays in force."""
 
 import logging
 from pathlib import Path
@@ -12,11 +12,12 @@ from pipeline.errors import PipelineError
 from pipeline.job.diagnosis import diagnose
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import EditedTable, QuotaTable
+from pipeline.tables.quotas.tenants import TenantTable
 from quota.errors import InvalidQuotas
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
-from tests.pipeline.tables.factories import AUDIT, bound, quota_table
+from tests.pipeline.tables.factories import AUDIT, bound, quota_table, tenant, tenant_table
 
 GOOD = {"user": "alice", "client_id": "", "producer_byte_rate": 1.0, "mode": "enforce"}
 
@@ -43,12 +44,12 @@ def table(tmp_path: Path) -> QuotaTable:
     return table
 
 
-def write_past_us(table: QuotaTable, row: dict[str, Any]) -> int:
+def write_past_us(table: EditedTable[Any], row: dict[str, Any]) -> int:
     """Drop the constraints and append a row, as another tool may do. Returns the version."""
     handle = DeltaTable(table.uri)
     for name in [key for key in handle.metadata().configuration if key.startswith("delta.constraints.")]:
         handle.alter.drop_constraint(name.removeprefix("delta.constraints."))
-    write_deltalake(handle, pa.Table.from_pylist([row], schema=arrow_schema(QuotaRow)), mode="append")
+    write_deltalake(handle, pa.Table.from_pylist([row], schema=arrow_schema(table.kind.model)), mode="append")
     return DeltaTable(table.uri).version()
 
 
@@ -98,3 +99,112 @@ def test_a_version_that_could_not_be_read_is_read_at_the_next_poll(table: QuotaT
         source.poll()
     away.rename(new_file)
     assert [quota.version for quota in (source.poll(), source.poll()) if quota is not None] == [version]
+
+
+# Tenants.
+
+
+@pytest.fixture
+def tenants(table: QuotaTable) -> TenantTable:
+    tenants = tenant_table(table.root)
+    tenants.commit(lambda _: [tenant("a", 10.0)], AUDIT)
+    return tenants
+
+
+def held(source: QuotaSource) -> tuple[int, int, dict[str, float | None]]:
+    snapshot = source.pin()
+    return *snapshot.versions, {one.name: one.bounds[0] for one in snapshot.tenants}
+
+
+def test_quotas_and_tenants_are_pinned_together_and_an_edit_of_either_is_seen(
+    table: QuotaTable, tenants: TenantTable
+) -> None:
+    source = QuotaSource(table)
+    first, second = table.version(), tenants.version()
+    assert held(source) == (first, second, {"a": 10.0})
+    assert source.poll() is None
+    tenants.commit(lambda rows: [*rows, tenant("b", 5.0)], AUDIT)
+    assert source.poll() is source.pin()
+    assert held(source) == (first, second + 1, {"a": 10.0, "b": 5.0})
+    table.alter([bound("alice", 2.0)], AUDIT)
+    assert source.poll() is source.pin()
+    assert held(source) == (first + 1, second + 1, {"a": 10.0, "b": 5.0})
+    assert source.poll() is None
+
+
+def test_without_their_table_there_are_no_tenants_until_it_is_made(table: QuotaTable) -> None:
+    source = QuotaSource(table)
+    assert held(source) == (table.version(), -1, {})
+    tenants = tenant_table(table.root)
+    assert source.poll() is not None, "from now on batches name a version of the tenants"
+    assert held(source) == (table.version(), tenants.version(), {})
+    tenants.commit(lambda _: [tenant("a", 10.0)], AUDIT)
+    source.poll()
+    assert held(source) == (table.version(), tenants.version(), {"a": 10.0})
+
+
+def test_tenants_that_are_not_valid_leave_the_last_valid_version_in_force(
+    table: QuotaTable, tenants: TenantTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = QuotaSource(table)
+    valid = source.pin()
+    version = write_past_us(tenants, tenant("b", 1.0, user_patterns=("a-*",)))
+    with caplog.at_level(logging.ERROR):
+        assert source.poll() is None
+    assert source.pin() is valid
+    assert source.is_refused()
+    assert f"tenants v{version} are refused, the last valid version stays in force" in caplog.text
+    assert "user pattern 'a-*' is in the tenants 'a' and 'b'" in caplog.text
+    again = QuotaSource(table)
+    assert again.pin().tenants == valid.tenants
+    assert again.is_refused()
+    table.alter([bound("alice", 2.0)], AUDIT)
+    assert source.poll() is not None, "the quotas go on"
+    assert source.pin().tenants == valid.tenants
+    tenants.commit(lambda rows: rows[:1], AUDIT)
+    assert source.poll() is not None
+    assert not source.is_refused()
+    settings = Settings(tables=TablesSettings(root=table.root), run_dir=Path(table.root))
+    assert [one.severity for one in diagnose(settings) if one.subject == "tenants"] == ["ok"]
+
+
+def test_the_mode_of_the_quota_table_makes_every_tenant_shadow(table: QuotaTable, tenants: TenantTable) -> None:
+    tenants.commit(lambda rows: [*rows, tenant("b", 1.0, mode="shadow")], AUDIT)
+    source = QuotaSource(table)
+    enforced = source.pin()
+    table.set_mode("shadow", AUDIT)
+    shadowed = source.poll()
+    assert shadowed is not None
+    modes = [[one.mode for one in snapshot.tenants] for snapshot in (enforced, shadowed)]
+    assert modes == [["enforce", "shadow"], ["shadow", "shadow"]]
+    assert [source.at(*snapshot.versions) for snapshot in (enforced, shadowed)] == [enforced, shadowed]
+
+
+def test_earlier_versions_of_both_tables_are_found_again(table: QuotaTable, tenants: TenantTable) -> None:
+    source = QuotaSource(table)
+    first = source.pin()
+    tenants.commit(lambda _: [tenant("a", 20.0)], AUDIT)
+    table.alter([bound("alice", 2.0)], AUDIT)
+    newest = source.poll()
+    assert newest is not None
+    for one in (source, QuotaSource(table)):
+        assert one.at(*first.versions) == first
+        assert one.at(*newest.versions) is one.pin()
+        mixed = one.at(newest.version, first.tenants_version)
+        assert (mixed.quotas, mixed.tenants) == (newest.quotas, first.tenants)
+        assert (one.at(newest.version).tenants, one.at(newest.version).tenants_version) == ((), -1)
+
+
+def test_quotas_that_came_while_the_tenants_could_not_be_read_are_not_lost(
+    table: QuotaTable, tenants: TenantTable
+) -> None:
+    source = QuotaSource(table)
+    version = table.alter([bound("alice", 2.0)], AUDIT)
+    tenants.commit(lambda _: [tenant("a", 20.0)], AUDIT)
+    (new_file,) = {Path(uri) for uri in DeltaTable(tenants.uri).file_uris()}
+    away = new_file.rename(new_file.with_suffix(".away"))
+    with pytest.raises(PipelineError):
+        source.poll()
+    away.rename(new_file)
+    assert source.poll() is not None
+    assert held(source) == (version, tenants.version(), {"a": 20.0})

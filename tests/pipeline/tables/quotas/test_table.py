@@ -3,6 +3,8 @@
 import json
 import tempfile
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pipeline.errors import Conflict, Refused
 from pipeline.tables.quotas import table as tables
-from pipeline.tables.quotas.edit import QuotaChange, altered, validated
+from pipeline.tables.quotas.edit import QUOTA_ROWS, QuotaChange, validated, with_changes
 from pipeline.tables.quotas.files import applied, from_text, to_document
 from pipeline.tables.quotas.history import differences, origin_of, versions
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import EditedTable, QuotaTable, RowsChanger
+from pipeline.tables.quotas.tenants import TenantTable
 from quota.entity import QUOTA_TYPES
 from quota.units import bound_mistake
-from tests.pipeline.tables.factories import AUDIT, bound, quota_table
+from schemas.arrow import arrow_schema
+from tests.pipeline.tables.factories import AUDIT, bound, new_table, quota_table, tenant
 from tests.touched_tables import add_columns
 
 
@@ -32,12 +36,62 @@ def table(tmp_path: Path) -> QuotaTable:
     return quota_table(tmp_path)
 
 
-def rates(table: QuotaTable, version: int | None = None) -> dict[str, float]:
-    return {row["user"]: row["producer_byte_rate"] for row in table.read(version).rows}
+# The mechanism, which both tables have.
 
 
-def test_columns_that_others_have_added_keep_their_values_and_are_null_in_new_rows(table: QuotaTable) -> None:
-    table.alter([bound(user, 1.0) for user in ("alice", "bob", "carol")], AUDIT)
+def quota(user: str, rate: float | None) -> dict[str, Any]:
+    return {**dict.fromkeys(QUOTA_ROWS.columns), "user": user, "client_id": "", "mode": "enforce", RATE: rate}
+
+
+RATE = "producer_byte_rate"
+TABLES: dict[str, tuple[type[EditedTable[Any]], Callable[[str, float | None], dict[str, Any]]]] = {
+    "quotas": (QuotaTable, quota),
+    "tenants": (TenantTable, tenant),
+}
+
+
+@dataclass
+class Edited:
+    """A table of one of the two kinds, with a bound for each name."""
+
+    name: str
+    root: Path
+
+    def open(self, lock_timeout_seconds: float = 10.0) -> EditedTable[Any]:
+        return TABLES[self.name][0](str(self.root), lock_timeout_seconds)
+
+    @property
+    def key(self) -> str:
+        return self.open().kind.keys[0]
+
+    def row(self, name: str, rate: float | None) -> dict[str, Any]:
+        return TABLES[self.name][1](name, rate)
+
+    def setting(self, rates: Mapping[str, float | None]) -> RowsChanger:
+        """A change that sets the bounds of some names, and removes those with None."""
+
+        def change(rows: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+            kept = {row[self.key]: row for row in rows} | {name: self.row(name, rate) for name, rate in rates.items()}
+            return [kept[name] for name in sorted(kept) if rates.get(name, 1.0) is not None]
+
+        return change
+
+    def set(self, **rates: float | None) -> int:
+        return self.open().commit(self.setting(rates), AUDIT).version
+
+    def rates(self) -> dict[str, float]:
+        return {row[self.key]: row[RATE] for row in self.open().read().rows}
+
+
+@pytest.fixture(params=TABLES)
+def edited(request: pytest.FixtureRequest, tmp_path: Path) -> Edited:
+    new_table(tmp_path, request.param)
+    return Edited(request.param, tmp_path)
+
+
+def test_columns_that_others_have_added_keep_their_values_and_are_null_in_new_rows(edited: Edited) -> None:
+    edited.set(alice=1.0, bob=1.0, carol=1.0)
+    table = edited.open()
     add_columns(table.uri)
     stored = DeltaTable(table.uri)
     at = datetime(2026, 1, 2, 3, 4, 5, 678, UTC)
@@ -45,12 +99,85 @@ def test_columns_that_others_have_added_keep_their_values_and_are_null_in_new_ro
     others = [dict.fromkeys(values), values, dict.fromkeys(values) | {"team": "blue"}]
     rows = [{**row, **other} for row, other in zip(table.read().rows, others, strict=True)]
     write_deltalake(stored, pa.Table.from_pylist(rows, pa.schema(stored.schema())), mode="overwrite")
-    version = table.alter([bound("aaron", 1.0), bound("bob", 2.0), QuotaChange("carol", "", remove=True)], AUDIT)
-    assert rates(table) == {"aaron": 1.0, "alice": 1.0, "bob": 2.0}
-    found = DeltaTable(table.uri).to_pyarrow_table().sort_by("user").select(list(values)).to_pylist()
+    version = edited.set(aaron=1.0, bob=2.0, carol=None)
+    assert edited.rates() == {"aaron": 1.0, "alice": 1.0, "bob": 2.0}
+    found = DeltaTable(table.uri).to_pyarrow_table().sort_by(edited.key).select(list(values)).to_pylist()
     assert found == [others[0], others[0], values]
-    assert table.alter([bound("bob", 2.0)], AUDIT) == version, "nothing has changed"
+    assert edited.set(bob=2.0) == version, "nothing has changed"
     assert "team" not in table.read().rows[0]
+
+
+def test_an_edit_waits_for_the_lock_and_gives_up_in_time(edited: Edited) -> None:
+    hasty = edited.open(lock_timeout_seconds=0.05)
+    with (
+        FileLock(edited.root / f"{edited.name}.lock"),
+        pytest.raises(Conflict, match=rf"{edited.name}\.lock is held by another edit"),
+    ):
+        hasty.commit(edited.setting({"alice": 1.0}), AUDIT)
+    assert hasty.commit(edited.setting({"alice": 1.0}), AUDIT).version == hasty.read().version
+
+
+def test_edits_made_at_the_same_time_are_all_stored(edited: Edited) -> None:
+    threads = [threading.Thread(target=edited.set, kwargs={f"u{number}": 1.0}) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(edited.rates()) == [f"u{number}" for number in range(8)]
+
+
+def test_an_edit_for_another_version_is_a_conflict(edited: Edited) -> None:
+    version, table = edited.set(alice=1.0), edited.open()
+    with pytest.raises(Conflict, match=f"is at version {version}, not at {version - 1}") as refused:
+        table.commit(lambda _: [], AUDIT, if_version=version - 1)
+    assert refused.value.exit_code == 4
+    assert refused.value.fix.endswith(f"kquota {edited.name} diff {version - 1} {version}")
+    assert table.commit(lambda _: [], AUDIT, if_version=version).version == version + 1
+
+
+def test_a_plan_is_what_the_commit_would_be_and_writes_nothing(edited: Edited) -> None:
+    version, table = edited.set(alice=1.0), edited.open()
+    change = edited.setting({"alice": 2.0, "bob": 3.0})
+    plan = table.plan(change)
+    assert (plan.version, plan.has_changed, table.version()) == (version, True, version)
+    assert table.commit(change, AUDIT).rows == plan.rows == table.read().rows
+
+
+def test_each_version_tells_who_why_and_what(edited: Edited) -> None:
+    edited.set(alice=1.0)
+    edited.set(alice=2.0, bob=1.0)
+    newest, first, *_ = versions(edited.open(), 10)
+    assert newest.commit.audit == first.commit.audit == AUDIT
+    assert ("alter", RATE, 1.0, 2.0) in [(one.action, one.column, one.old, one.new) for one in newest.changes]
+    assert {one.key[0]: one.action for one in newest.changes} == {"alice": "alter", "bob": "add"}
+    assert {"mode", "lend", "client_id_patterns", "note"}.isdisjoint(one.column for one in newest.changes), "not set"
+
+
+def test_a_row_that_is_there_twice_is_refused_and_an_edit_of_it_leaves_one(edited: Edited) -> None:
+    kind, alice, bob = edited.open().kind, edited.row("alice", 1.0), edited.row("bob", 1.0)
+    with pytest.raises(Refused, match="'alice' has 2 rows, not one"):
+        validated([alice, alice], kind=kind)
+    left = with_changes(kind, [alice, alice, bob], [(kind.key(alice), lambda row: row)])
+    assert left == [alice, bob]
+    assert with_changes(kind, [alice, alice], [(kind.key(bob), lambda _: bob)]) == [alice, alice, bob]
+
+
+def test_a_fraction_is_refused_when_it_is_set_and_stays_when_it_is_stored(edited: Edited) -> None:
+    table, fraction = edited.open(), edited.row("alice", 1.5)
+    with pytest.raises(Refused, match=r"producer_byte_rate cannot be a fractional value; got 1\.5"):
+        edited.set(alice=1.5)
+    schema = arrow_schema(table.kind.model)
+    write_deltalake(DeltaTable(table.uri), pa.Table.from_pylist([fraction], schema=schema), mode="append")
+    edited.set(bob=1.0)
+    rows = table.read().rows
+    edited.set(alice=None)
+    with pytest.raises(Refused):
+        table.commit(lambda _: rows, AUDIT)
+    table.commit(lambda _: rows, AUDIT, once_stored=rows)
+    assert edited.rates() == {"alice": 1.5, "bob": 1.0}
+
+
+# The table `quotas`.
 
 
 DAY_MS = 24 * 3_600_000
@@ -66,55 +193,6 @@ def test_an_edit_keeps_what_was_forgiven_for_a_day(
     assert table.alter([QuotaChange("bob", "", remove=True)], AUDIT) == before.version, "nothing has changed"
     table.alter([bound("bob", 2.0)], AUDIT)
     assert table.read().forgiven == (before.forgiven if is_kept else {})
-
-
-def test_an_edit_waits_for_the_lock_and_gives_up_in_time(table: QuotaTable, tmp_path: Path) -> None:
-    hasty = QuotaTable(str(tmp_path), lock_timeout_seconds=0.05)
-    with (
-        FileLock(tmp_path / "quotas.lock"),
-        pytest.raises(Conflict, match=r"quotas\.lock is held by another edit"),
-    ):
-        hasty.alter([bound("alice", 1.0)], AUDIT)
-    assert hasty.alter([bound("alice", 1.0)], AUDIT) == hasty.read().version
-
-
-def test_edits_made_at_the_same_time_are_all_stored(table: QuotaTable, tmp_path: Path) -> None:
-    def edit(user: str) -> None:
-        QuotaTable(str(tmp_path)).alter([bound(user, 1.0)], AUDIT)
-
-    threads = [threading.Thread(target=edit, args=(f"u{number}",)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(rates(table)) == [f"u{number}" for number in range(8)]
-
-
-def test_an_edit_for_another_version_is_a_conflict(table: QuotaTable) -> None:
-    version = table.alter([bound("alice", 1.0)], AUDIT)
-    with pytest.raises(Conflict, match=f"is at version {version}, not at {version - 1}") as refused:
-        table.commit(lambda _: [], AUDIT, if_version=version - 1)
-    assert refused.value.exit_code == 4
-    assert table.commit(lambda _: [], AUDIT, if_version=version).version == version + 1
-
-
-def row(user: str, rate: float | None) -> dict[str, Any]:
-    return {"user": user, "client_id": "", "producer_byte_rate": rate, "mode": "enforce"}
-
-
-def test_an_entity_with_two_rows_is_refused_and_an_edit_of_it_leaves_one() -> None:
-    twice = [row("alice", 1.0), row("alice", 2.0)]
-    with pytest.raises(Refused, match="user-principal 'alice' has 2 rows, not one"):
-        validated(twice)
-    assert altered(twice, [bound("alice", 3.0)]) == [row("alice", 3.0)]
-    assert altered(twice, [bound("bob", 3.0)])[:2] == twice, "of another entity both rows stay"
-
-
-def test_a_fraction_is_refused_when_it_is_set_and_stays_when_it_is_stored() -> None:
-    fraction = {**row("alice", 1.5)}
-    with pytest.raises(Refused, match=r"producer_byte_rate cannot be a fractional value; got 1\.5"):
-        validated([fraction])
-    assert validated([fraction, row("bob", 1.0)], before=[fraction])[0]["producer_byte_rate"] == 1.5
 
 
 names = st.sampled_from(["", "<default>", "alice", "b o,b=\"'é"])
@@ -219,17 +297,17 @@ class QuotaEdits(RuleBasedStateMachine):
             return
         bounded = [row for row in self.table.read().rows if row["mode"] == "exempt" or any(row[n] for n in QUOTA_TYPES)]
         text = json.dumps(to_document(bounded))
-        assert applied(bounded, from_text(text), prune=True) == bounded, "an export reads back"
+        assert applied(bounded, from_text(text).quotas or (), prune=True) == bounded, "an export reads back"
         for version in versions(self.table, 100):
             if entity := self.forgiven_in.get(version.commit.version):
                 (change,) = version.changes
-                assert (change.user, change.client_id, change.column) == (*entity, "forgiven_until_ms")
+                assert (*change.key, change.column) == (*entity, "forgiven_until_ms")
             elif version.commit.version in self.past and version.commit.version - 1 in self.past:
-                rows = [
+                before, after = [
                     [{"user": user, "client_id": client_id, **row} for (user, client_id), row in self.past[at].items()]
                     for at in (version.commit.version - 1, version.commit.version)
                 ]
-                assert list(version.changes) == differences(*rows), "the history tells each step"
+                assert list(version.changes) == differences(before, after), "the history tells each step"
         self.folder.cleanup()
 
 

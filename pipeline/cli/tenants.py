@@ -1,0 +1,197 @@
+"""Tenants, seen and edited: `kquota tenants describe`, `alter`, `delete`, `apply`, `history`, `diff` and `rollback`.
+
+They work as the commands of the quotas, with the same options.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from pipeline.cli.entity import refuse_empty
+from pipeline.cli.options import Output, TablesSource
+from pipeline.cli.output import Layout, Row, format_option, print_rows, remark, say
+from pipeline.cli.quota_edits import Configs, EditOptions, apply_file, only_one, parse_configs, roll_back
+from pipeline.cli.quotas import checked_in_force, print_diff, print_history
+from pipeline.command_line import command_text
+from pipeline.errors import NotFound, UsageError
+from pipeline.tables.quotas.edit import refuse_absent, shown
+from pipeline.tables.quotas.tenants import (
+    CLIENT_IDS,
+    PATTERNS,
+    TENANT_MODES,
+    TENANT_ROWS,
+    USERS,
+    TenantChange,
+    TenantTableState,
+    altered_tenants,
+    tenant_column,
+    tenant_text,
+)
+from quota.units import Mistakes
+
+_SETTINGS: Final = tuple(column for column in TENANT_ROWS.settings if column not in PATTERNS)
+_CONFIGS: Final = Configs(TENANT_ROWS, _SETTINGS, "tenants", TENANT_MODES, tenant_column)
+_TENANTS: Final = Layout(
+    ("tenant", *TENANT_ROWS.settings),
+    dropped_first=("note", "owner", *(column for column in TENANT_ROWS.bounds if column.startswith("member_"))),
+    texts=("note", *PATTERNS),
+)
+
+Name = Annotated[str, typer.Argument(metavar="TENANT", help="The name of the tenant.")]
+TenantsOutput = Annotated[
+    str, format_option("words, table, wide, json or yaml.", ("words", "table", "wide", "json", "yaml"))
+]
+
+
+def _patterns(option: str, help_text: str) -> Any:
+    return typer.Option(option, metavar="PATTERN", help=help_text, show_default=False)
+
+
+def describe(
+    name: Annotated[str | None, typer.Argument(metavar="TENANT", help="Only this tenant.", show_default=False)] = None,
+    *,
+    source: TablesSource,
+    output: TenantsOutput = "words",
+) -> None:
+    """Print the tenants, each in one line: its members, what they may use, and whether they lend.
+
+    Exits with 3 if there are none.
+    """
+    state = checked_in_force(source.edited_table(TENANT_ROWS), None, TenantTableState.tenants)
+    rows = [row for row in state.rows if name in {None, row["tenant"]}]
+    if output == "words":
+        say(*map(tenant_text, rows))
+    else:
+        print_rows(rows, output, _TENANTS, shown=_readable)
+    remark(f"tenants v{state.version}")
+    if name is not None and not rows:
+        raise _unknown(name, state.rows)
+    if not rows:
+        raise typer.Exit(NotFound.exit_code)
+
+
+def _readable(row: Row) -> Row:
+    return {column: shown(column, value) for column, value in row.items()}
+
+
+def _unknown(name: str, rows: Sequence[Row]) -> NotFound:
+    known = ", ".join(row["tenant"] for row in rows)
+    instead = f"; there are {known}" if known else "; there are none"
+    return NotFound(f"no tenant {name}{instead}", f"see which exist: {command_text('tenants', 'describe')}")
+
+
+def alter(
+    name: Name,
+    *,
+    add_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K=V,…",
+            help="k=v,k2=v2 of producer_byte_rate, consumer_byte_rate (10MB/s), request_percentage (200%): what the "
+            "members may use together; the same with member. before it: what each user without a quota of its own may "
+            "use; lend (true, false), ceiling (3), mode (enforce, shadow), owner, note; \\[a,b] keeps commas together.",
+        ),
+    ] = None,
+    add_user: Annotated[
+        list[str] | None, _patterns("--add-user", "A user, or the beginning of users with * at its end; repeatable.")
+    ] = None,
+    remove_user: Annotated[list[str] | None, _patterns("--remove-user", "A pattern of users to remove.")] = None,
+    add_client_id: Annotated[
+        list[str] | None,
+        _patterns("--add-client-id", "A client-id, or the beginning of client-ids with * at its end; repeatable."),
+    ] = None,
+    remove_client_id: Annotated[
+        list[str] | None, _patterns("--remove-client-id", "A pattern of client-ids to remove.")
+    ] = None,
+    delete_config: Annotated[list[str] | None, typer.Option(metavar="K,…", help="The names of what to delete.")] = None,
+    edit: EditOptions,
+) -> None:
+    """Change one tenant, or make it; a running job uses it from its next micro-batch on.
+
+    A tenant has patterns and at least one bound. The most specific pattern of all tenants wins: user before client-id,
+    a name before the beginning of one, the longer before the shorter. One pattern cannot be in two tenants.
+    """
+    refuse_empty("TENANT", [name])
+    given = {
+        "--add-user": add_user,
+        "--remove-user": remove_user,
+        "--add-client-id": add_client_id,
+        "--remove-client-id": remove_client_id,
+        "--delete-config": delete_config,
+    }
+    for option, texts in given.items():
+        refuse_empty(option, texts)
+    added_config = only_one(add_config, "add-config")
+    if added_config is None and not any(given.values()):
+        msg = f"there is nothing to change: give --add-config or one of {', '.join(given)}"
+        raise UsageError(msg, "for example --add-config producer_byte_rate=10MB/s --add-user 'team-a-*'")
+    values, taken = parse_configs(added_config, delete_config, _CONFIGS, Mistakes())
+    added = {USERS: add_user or (), CLIENT_IDS: add_client_id or ()}
+    removed = {USERS: remove_user or (), CLIENT_IDS: remove_client_id or ()}
+
+    def change(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        refuse_absent(TENANT_ROWS, next((row for row in rows if row["tenant"] == name), {}), taken)
+        return altered_tenants(rows, [TenantChange(name, values | taken, added, removed)])
+
+    edit.show([edit.made(edit.source.edited_table(TENANT_ROWS), change)])
+
+
+def delete(name: Name, edit: EditOptions) -> None:
+    """Delete one tenant. Its members have no common bound any more. Exits with 3 if there is none of that name."""
+
+    def remove(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        rest = [row for row in rows if row["tenant"] != name]
+        if len(rest) == len(rows):
+            raise _unknown(name, rows)
+        return rest
+
+    edit.show([edit.made(edit.source.edited_table(TENANT_ROWS), remove)])
+
+
+def apply(
+    file: Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")],
+    *,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete tenants that the file does not name.")] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Allow a file without tenants to delete all tenants of the table.")
+    ] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on errors, like diff.")
+    ] = False,
+    edit: EditOptions,
+) -> None:
+    """Change the tenants to what a file declares, in one commit, and print the changes; its quotas are left out.
+
+    A tenant of the file gets exactly the patterns and bounds named there. Its mode, owner and note stay if the file
+    does not name them. Tenants that are not in the file stay, unless --prune is given.
+    """
+    apply_file(file, edit, (TENANT_ROWS,), prune=prune, allow_empty=allow_empty, exit_code=exit_code)
+
+
+def history(
+    *,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many versions, newest first.", min=1)] = 20,
+    source: TablesSource,
+    output: Output = "table",
+) -> None:
+    """Print the versions of the tenants: when, who, from where, why, and old → new of every value."""
+    print_history(source.edited_table(TENANT_ROWS), limit, output)
+
+
+def diff(
+    old: Annotated[int | None, typer.Argument(help="A version; by default the one before NEW.")] = None,
+    new: Annotated[int | None, typer.Argument(help="A version; by default the newest.")] = None,
+    *,
+    source: TablesSource,
+    output: Output = "table",
+) -> None:
+    """Print every value that differs between two versions of the tenants."""
+    print_diff(source.edited_table(TENANT_ROWS), old, new, output)
+
+
+def rollback(
+    version: Annotated[int, typer.Argument(help="The version to go back to.", min=0)], edit: EditOptions
+) -> None:
+    """Write the tenants of an earlier version as a new version; nothing of the history is lost."""
+    roll_back(edit, edit.source.edited_table(TENANT_ROWS), version)

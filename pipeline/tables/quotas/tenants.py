@@ -1,0 +1,206 @@
+"""The table `tenants`: its rows, the edit of one tenant, what an edit warns of, and a tenant in words."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Final, Literal
+
+from deltalake import DeltaTable
+
+from pipeline.errors import TableMissing
+from pipeline.tables.quotas.edit import (
+    LABELS,
+    MEMBER,
+    QuotaValues,
+    RowKind,
+    edit_refused,
+    with_changes,
+)
+from pipeline.tables.quotas.table import EditedTable, TableState, rows_at
+from quota.entity import QUOTA_TYPES
+from quota.errors import InvalidQuotas
+from quota.tenants import Tenant, read_tenants
+from quota.units import Mistake, Mistakes, exact_text, parse_bound, parse_double, rate_text
+from schemas.rows import TenantRow
+
+USERS: Final = "user_patterns"
+CLIENT_IDS: Final = "client_id_patterns"
+PATTERNS: Final = {USERS: "user", CLIENT_IDS: "client-id"}
+"""The columns with patterns, and what their names are names of."""
+
+TENANT_MODES: Final = ("enforce", "shadow")
+MEMBER_BOUNDS: Final = tuple(f"{MEMBER}{name}" for name in QUOTA_TYPES)
+TENANT_COLUMNS: Final = tuple(TenantRow.model_fields)
+_DOTTED: Final = "member."
+_TRUTHS: Final = {"true": True, "false": False}
+_UNSET: Final = {USERS: (), CLIENT_IDS: (), "lend": False, "mode": "enforce"}
+
+
+def _problems(rows: Sequence[QuotaValues]) -> list[str]:
+    found = [
+        f"tenant {row['tenant']!r}: {MEMBER}{name} has no effect without {name}"
+        for row in rows
+        for name in QUOTA_TYPES
+        if row[name] is None and row[f"{MEMBER}{name}"] is not None
+    ]
+    try:
+        read_tenants(rows, 0)
+    except InvalidQuotas as exc:
+        found += exc.problems
+    return found
+
+
+def _label(tenant: str) -> str:
+    return f"tenant '{tenant}'"
+
+
+TENANT_ROWS: Final = RowKind(
+    table="tenants",
+    model=TenantRow,
+    columns=TENANT_COLUMNS,
+    keys=("tenant",),
+    settings=(*PATTERNS, *QUOTA_TYPES, *MEMBER_BOUNDS, "lend", "ceiling", *LABELS),
+    bounds={name: name.removeprefix(MEMBER) for name in (*QUOTA_TYPES, *MEMBER_BOUNDS)},
+    unset=_UNSET,
+    label=_label,
+    nameless="a row without a tenant",
+    problems=_problems,
+    valid_edit="a tenant has patterns of users or client-ids and a bound, as producer_byte_rate=10MB/s",
+)
+
+
+def tenant_column(name: str) -> str:
+    """The column of a setting, as it was typed: `member.producer_byte_rate` is `member_producer_byte_rate`."""
+    return f"{MEMBER}{name.removeprefix(_DOTTED)}" if name.startswith(_DOTTED) else name
+
+
+def parse_setting(column: str, given: object, mistakes: Mistakes) -> Any:
+    """A bound, `lend` or `ceiling` as it was typed; None if it cannot be read, which is added to `mistakes`."""
+    if column == "lend":
+        value = _TRUTHS.get(str(given).lower())
+        if value is None:
+            mistakes.add(f"lend is {given}, not true or false")
+        return value
+    if column == "ceiling":
+        try:
+            return parse_double(str(given))
+        except ValueError:
+            mistakes.add(f"ceiling is {given}, not a number of times a member's own bound")
+            return None
+    with mistakes.bound():
+        return parse_bound(column.removeprefix(MEMBER), given)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTableState(TableState):
+    """The table `tenants` at one version."""
+
+    kind: ClassVar = TENANT_ROWS
+
+    def tenants(self, mode: Literal["enforce", "shadow"] = "enforce") -> tuple[Tenant, ...]:
+        """The tenants; `InvalidQuotas` if rows are none. `shadow` reads each as a shadow tenant."""
+        return read_tenants(self.rows, self.version, mode)
+
+
+class TenantTable(EditedTable[TenantTableState]):
+    """The table `tenants` under a root."""
+
+    kind: ClassVar = TENANT_ROWS
+
+    @classmethod
+    def found(cls, root: str) -> "TenantTable | None":
+        """The table; None if there is none, as under the root of an earlier build: then there are no tenants."""
+        try:
+            return cls(root)
+        except TableMissing:
+            return None
+
+    def _state(self, table: DeltaTable) -> TenantTableState:
+        return TenantTableState(table.version(), tuple(rows_at(table, TENANT_COLUMNS, self.kind)))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantChange:
+    """One change to one tenant, which is made if there is none of that name.
+
+    Attributes:
+        values: columns to set, but for patterns; None removes a bound.
+        added: patterns to add, by their column.
+        removed: patterns to remove, by their column.
+    """
+
+    tenant: str
+    values: QuotaValues = field(default_factory=dict)
+    added: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    removed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def altered_tenants(rows: Iterable[QuotaValues], changes: Iterable[TenantChange]) -> list[dict[str, Any]]:
+    """The rows after the changes, applied in order; sorted by name. `Refused` if a pattern to remove is not there."""
+    return with_changes(TENANT_ROWS, rows, [((one.tenant,), partial(_changed, one)) for one in changes])
+
+
+def _changed(change: TenantChange, before: QuotaValues | None) -> QuotaValues:
+    row = {**new_tenant(change.tenant), **(before or {}), **change.values}
+    for column, part in PATTERNS.items():
+        removed, known = change.removed.get(column, ()), row[column]
+        if absent := [one for one in removed if one not in known]:
+            fix = f"its {part} patterns are {', '.join(known)}" if known else f"it has no {part} pattern"
+            text = f"{_label(change.tenant)} has no {part} pattern {', '.join(absent)}"
+            raise edit_refused([Mistake(text)], fix, TENANT_ROWS)
+        kept = [one for one in known if one not in removed]
+        row[column] = tuple(dict.fromkeys([*kept, *change.added.get(column, ())]))
+    return row
+
+
+def new_tenant(name: str) -> dict[str, Any]:
+    """A row in which nothing is set but the name."""
+    return {**dict.fromkeys(TENANT_COLUMNS), **_UNSET, "tenant": name}
+
+
+def pattern_warnings(before: Iterable[QuotaValues], after: Iterable[QuotaValues]) -> list[str]:
+    """What to know of the patterns that an edit adds, a sentence each."""
+    old = {row["tenant"]: row for row in before}
+    found = []
+    for row in after:
+        name, was = row["tenant"], old.get(row["tenant"], {})
+        new = {column: [one for one in row[column] if one not in was.get(column, ())] for column in PATTERNS}
+        found += [
+            f"{_label(name)}: {part} pattern * matches every {part}, so all clients are members that no more "
+            "specific pattern puts into another tenant"
+            for column, part in PATTERNS.items()
+            if "*" in new[column]
+        ]
+        if new[CLIENT_IDS]:
+            found.append(
+                f"{_label(name)}: client-id pattern {', '.join(new[CLIENT_IDS])} matches pairs and clients without a "
+                "quota, never the quota of a user alone: that needs a pattern of the user"
+            )
+    return found
+
+
+_VERBS: Final = dict(zip(QUOTA_TYPES, ("produce", "fetch", "use"), strict=True))
+_MEMBER_SHARE: Final = 0.1
+
+
+def tenant_text(row: QuotaValues) -> str:
+    """A tenant in one line: its members, what they may use together and each, and whether they lend."""
+    members = " and ".join(f"{part}s {', '.join(row[column])}" for column, part in PATTERNS.items() if row[column])
+    parts = [f"{row['tenant']}: {members} may {_bounds_text(row)} together"]
+    own = {name: row[f"{MEMBER}{name}"] or row[name] * _MEMBER_SHARE for name in QUOTA_TYPES if row[name] is not None}
+    parts.append(f"each user without a quota of its own may {_bounds_text(own)}")
+    if not row["lend"]:
+        parts.append("no member gets more than its own bound")
+    elif row["ceiling"] is None:
+        parts.append("what one leaves the others may use")
+    else:
+        parts.append(f"what one leaves the others may use, up to {exact_text(row['ceiling'])} times their own bound")
+    if row["mode"] == "shadow":
+        parts.append("shadow: throttles no client")
+    return "; ".join([*parts, *(f"{name} {row[name]}" for name in ("owner", "note") if row[name])])
+
+
+def _bounds_text(bounds: QuotaValues) -> str:
+    found = ((name, bounds.get(name)) for name in QUOTA_TYPES)
+    return ", ".join(f"{_VERBS[name]} {rate_text(name, bound)}" for name, bound in found if bound is not None) or "-"
