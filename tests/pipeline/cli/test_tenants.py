@@ -187,7 +187,7 @@ def test_a_file_prunes_only_the_table_that_it_names(root: str) -> None:
     apply = ("quotas", "apply", "--prune", "-f", "-", "--tables", root)
     kquota(*apply, stdin="quotas: [{user: bob, producer_byte_rate: 1}]")
     assert described(root) == [TEAM_A]
-    kquota(*apply, stdin=FILE.rpartition("---")[2])
+    kquota(*apply, stdin="---" + FILE.rpartition("---")[2])
     assert [line.partition(":")[0] for line in described(root)] == ["team-b"]
     quotas = kquota("quotas", "describe", "--tables", root).stdout
     assert quotas.splitlines() == ["Quota configs for user-principal 'bob' are producer_byte_rate=1.0"]
