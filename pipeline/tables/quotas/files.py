@@ -125,30 +125,13 @@ class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ign
         return mapping
 
 
-def load_text(text: str, name: str, mistakes: Mistakes) -> Any:
-    """Read JSON if the text begins with a brace, YAML of one document otherwise; `QuotaFileRefused` if it is neither.
+def load_documents(text: str, name: str, mistakes: Mistakes) -> list[Any]:
+    """Read JSON if the text begins with a brace, else the documents of YAML; `QuotaFileRefused` if it is neither.
 
     `mistakes` gets one for each key that a mapping has twice. The last value counts then.
     """
-    return _loaded(text, name, mistakes, _StrictLoader.get_single_data)
-
-
-def load_documents(text: str, name: str, mistakes: Mistakes) -> list[Any]:
-    """The same, with every document of YAML that has several, divided by `---`."""
-
-    def documents(loader: _StrictLoader) -> list[Any]:
-        found = []
-        while loader.check_data():
-            found.append(loader.get_data())
-        return found
-
-    loaded = _loaded(text, name, mistakes, documents)
-    return loaded if isinstance(loaded, list) else [loaded]
-
-
-def _loaded(text: str, name: str, mistakes: Mistakes, read_yaml: Callable[["_StrictLoader"], Any]) -> Any:
     try:
-        return _json(text, mistakes) if text.lstrip().startswith("{") else _yaml(text, mistakes, read_yaml)
+        return [_json(text, mistakes)] if text.lstrip().startswith("{") else _yaml(text, mistakes)
     except json.JSONDecodeError as exc:
         problem = f"line {exc.lineno}, column {exc.colno}: {exc.msg}"
     except yaml.MarkedYAMLError as exc:
@@ -170,13 +153,16 @@ def _json(text: str, mistakes: Mistakes) -> Any:
     return json.loads(text, object_pairs_hook=mapping)
 
 
-def _yaml(text: str, mistakes: Mistakes, read: Callable[[_StrictLoader], Any]) -> Any:
+def _yaml(text: str, mistakes: Mistakes) -> list[Any]:
     loader = _StrictLoader(text)
     loader.mistakes = mistakes
+    documents = []
     try:
-        return read(loader)
+        while loader.check_data():
+            documents.append(loader.get_data())
     finally:
         loader.dispose()
+    return documents
 
 
 def _refuse_repeated(keys: Sequence[str], mistakes: Mistakes, where: str) -> None:
