@@ -144,7 +144,7 @@ def _tables(settings: Settings) -> Iterator[Diagnosis]:
     for name, definition in TABLES.items():
         uri = table_uri(settings.tables.root, name)
         try:
-            rows = read_table(uri, definition.partition_by or ["user"]).num_rows
+            rows = read_table(uri, definition.partition_by or [*definition.model.model_fields][:1]).num_rows
             yield Diagnosis("ok", "tables", f"{name}: {rows} rows")
             yield from (Diagnosis(severity, "tables", text) for severity, text in changes_of_others(uri, definition))
         except TableUnreadable as exc:  # each is named: they can be damaged together
