@@ -203,6 +203,11 @@ labels = st.fixed_dictionaries(
 )
 values = st.fixed_dictionaries({}, optional=dict.fromkeys(QUOTA_TYPES, bounds))
 
+# A file cannot declare a quota without any.
+declarations = st.tuples(values, labels).filter(
+    lambda one: any(bound is not None for bound in one[0].values()) or one[1].get("mode") == "exempt"
+)
+
 Model = dict[tuple[str, str], dict[str, Any]]
 UNSET: dict[str, Any] = {**dict.fromkeys(QUOTA_TYPES), "mode": "enforce", "owner": None, "note": None}
 
@@ -258,7 +263,7 @@ class QuotaEdits(RuleBasedStateMachine):
         self.forgiven = [*(one for one in self.forgiven if one != entity), entity]
         self.forgiven_in[version] = entity
 
-    @rule(declared=st.dictionaries(entities, st.tuples(values, labels), max_size=3), prune=st.booleans())
+    @rule(declared=st.dictionaries(entities, declarations, max_size=3), prune=st.booleans())
     def apply(self, declared: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]], prune: bool) -> None:
         file = [
             {"user": user, "client_id": client_id, **dict.fromkeys(QUOTA_TYPES), **v, **lb}
