@@ -108,6 +108,7 @@ def test_the_producer_holds_off_while_it_is_throttled(broker: EmbeddedBroker, jo
 def test_the_service_holds_requests_until_the_throttle_ends(broker: EmbeddedBroker, job: ThrottleJob) -> None:
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "hypercorn", "examples.starlette_service:app", "--bind", f"127.0.0.1:{port}"]
+    command += ["--workers", "0"]  # in this very process: a worker of its own would outlive it
 
     def upload(user: str) -> dict[str, int]:
         request = urllib.request.Request(f"http://127.0.0.1:{port}/upload", b"x" * 1_000)
