@@ -122,12 +122,6 @@ def made_reporter() -> Path:
     return REPORTER_JAR
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster that does not answer is given up after a second."""
-    monkeypatch.setattr("pipeline.cluster.connecting.CONNECT_TIMEOUT_MS", 1_000)
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """The one Spark session of the run: local, UTC, with the Kafka source and Delta."""

@@ -1,20 +1,14 @@
 """The oracle of the peers, their results, and the proof page."""
 
-import json
-import os
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from kafka.record import MemoryRecords
 
 from bench import proof
 from bench.peers.life import CaughtUp, Steady
-from bench.peers.messages import MEASURES, SHAPES, Backlog, Shape, difference, sums_of
+from bench.peers.messages import SHAPES, Backlog, Shape, difference, sums_of
 from bench.peers.report import markdown
-from bench.peers.results import FileResults, UsageTableResults
 from bench.probe import Probed
 
 START_MS = 1_763_712_000_000
@@ -40,41 +34,6 @@ def test_one_wrong_missing_or_unexpected_sum_is_found(
 
 
 LOSS = "3 missing, as x"
-
-
-def write(file: Path, at_ms: int, produced_bytes: int | None, second: str = "second_ms") -> None:
-    row = {second: 1_000, "user": "alice", "client_id": "etl", **dict.fromkeys(MEASURES, 1)}
-    pq.write_table(pa.Table.from_pylist([row | {"produced_bytes": produced_bytes}]), file)
-    os.utime(file, ns=(at_ms * 1_000_000, at_ms * 1_000_000))
-
-
-def test_files_are_read_once_and_added(tmp_path: Path) -> None:
-    results = FileResults(tmp_path)
-    write(tmp_path / "0.parquet", 5_000, 7)
-    results.read()
-    write(tmp_path / "1.parquet", 6_000, 8)
-    results.read()
-    results.read()
-    assert results.sums == {ALICE: (15, 2, 2, 2, 2)}
-    assert (results.first_ms, results.last_ms) == ({ALICE: 5_000}, {ALICE: 6_000})
-
-
-def test_rows_of_our_table_count_from_their_commit_on_and_compaction_adds_nothing(tmp_path: Path) -> None:
-    log = tmp_path / "_delta_log"
-    log.mkdir()
-    results = UsageTableResults(tmp_path)
-    before = results.progress()
-    for number, (produced_bytes, is_data) in enumerate([(7, True), (None, True), (7, False)]):
-        write(tmp_path / f"{number}.parquet", 1, produced_bytes, "sample_start_ms")
-        commit = log / f"{number:020}.json"
-        commit.write_text(
-            '{"commitInfo":{}}\n' + json.dumps({"add": {"path": f"{number}.parquet", "dataChange": is_data}})
-        )
-        os.utime(commit, ns=((5_000 + number) * 1_000_000,) * 2)
-    assert results.progress() != before
-    results.read()
-    assert results.sums == {ALICE: (7, 2, 2, 2, 2)}  # null means no request of that type: it adds nothing
-    assert (results.first_ms, results.last_ms) == ({ALICE: 5_000}, {ALICE: 5_001})
 
 
 def test_wrong_sums_have_no_figures_and_no_ratio() -> None:

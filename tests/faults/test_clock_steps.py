@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.failpoints import FailpointReached
 from pipeline.replay.verification import verify
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.throttles import story_of
 from tests.faults.generator import RATES
-from tests.faults.hand_job import HandJob, Load
+from tests.faults.hand_job import HandJob
 from tests.pipeline.cli.running import kquota
 
 STEP_MS = 500
@@ -87,23 +86,6 @@ def test_an_epoch_begins_when_now_is_before_the_last_batch_by_more_than_the_ring
     last = clients.job.decider.last
     assert last.time_epoch == 1 - later_ms
     assert (last.evaluated_at_ms < last_ms) == (not later_ms)
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=LONG) for seed in (1, 2, 3))])
-def test_clocks_are_set_at_random_with_kills_around(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(tmp_path, monkeypatch, seed, in_memory=True)
-    points = ("usage.appended", "batch.decided", "outbox.appended", "batches.appended", "check.appended")
-    for number, by_ms in enumerate((20_000, -20_000, 3_600_000, -120_000, -3_600_000, 120_000)):
-        load.steps(12)
-        load.job.set_clocks(by_ms, by_ms)
-        if (number + seed) % 2:
-            with load.armed(points[(number + seed) % len(points)]):
-                try:
-                    load.steps(40)
-                except FailpointReached:
-                    load.job.start()
-    load.come_to_rest()
-    assert load.job.verdict({"epochs": 2}).told() == []
 
 
 def test_decisions_before_and_after_a_clock_step_can_be_verified_told_and_simulated(

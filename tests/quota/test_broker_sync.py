@@ -207,16 +207,6 @@ def test_an_edit_of_the_table_is_written_in_the_next_period(
     assert synced.period() == []
 
 
-def test_a_level_follows_the_demand_and_goes_back_to_the_bound() -> None:
-    synced = Synced(ROW, brokers=("1", "2", "3"))
-    written = told(synced.use(8, {"alice": (60, 30, 90)}))
-    assert written == [("alice", None, 100.0, "added"), ("alice", 100.0, 35.0, "together_above")]
-    change = synced.ledger.rows[-1][0]
-    assert {broker: round(rate or 0) for broker, rate in change.demand.items()} == {"1": 60, "2": 30, "3": 90}
-    assert synced.rest() == [("alice", 35.0, 100.0, "quiet")]
-    assert synced.period() == []
-
-
 @pytest.mark.parametrize(("bound", "level"), [(200.0, 85.0), (101.0, 36.0), (50.0, 18.0), (45.0, 16.0)])
 def test_the_level_of_an_edited_bound_is_that_of_the_demand_or_in_proportion_at_once(
     bound: float, level: float

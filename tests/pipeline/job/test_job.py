@@ -73,23 +73,13 @@ def test_a_restart_keeps_nothing_of_the_run_before(tmp_path: Path) -> None:
     assert (job.attempts, job.was_kept) == (2, False)
 
 
-@pytest.mark.parametrize(
-    ("failure", "told"),
-    [
-        (ArithmeticError("one line."), "one line"),
-        (ArithmeticError(), "ArithmeticError"),
-        (ArithmeticError("calling o1.go.\n: java.io.IOException: gone\n\tat a.B"), "java.io.IOException: gone"),
-        (ArithmeticError("\ncalling o1.go.\n: java.io.IOException: gone\nCaused by: x"), "java.io.IOException: gone"),
-    ],
-)
-def test_a_job_gives_up_with_its_failure_in_a_line(
-    failure: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_gives_up_with_its_failure_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = ArithmeticError("calling o1.go.\n: java.io.IOException: gone\n\tat a.B")
     monkeypatch.setattr("pipeline.job.job._RESTART_SECONDS", (0.0,))
     job = failing(tmp_path, *[failure] * 9, restart_limit=2)
     with pytest.raises(PipelineError) as given_up:
         job.restart()
-    assert given_up.value.message == f"streaming query failed: {told}, at attempt 3"
+    assert given_up.value.message == "streaming query failed: java.io.IOException: gone, at attempt 3"
     assert (given_up.value.exit_code, job.attempts) == (1, 3)
 
 

@@ -148,23 +148,6 @@ def setting(tmp_path: Path) -> Setting:
     return Setting(str(tmp_path))
 
 
-def test_an_edit_is_on_the_brokers_after_a_period_and_stored_before_and_after(setting: Setting) -> None:
-    setting.edit(alice=MB)
-    sync = setting.start()
-    assert (sync.step(), setting.brokers.values) == (1, {ALICE: MB})
-    setting.edit(alice=3 * MB)
-    setting.pass_time(sync)
-    assert setting.brokers.values == {ALICE: 3 * MB}
-    assert setting.steps() == [
-        ("alice", None, MB, "added", "pending"),
-        ("alice", None, MB, "added", "applied"),
-        ("alice", MB, 3 * MB, "edited", "pending"),
-        ("alice", MB, 3 * MB, "edited", "applied"),
-    ]
-    setting.pass_time(sync, 25)
-    assert len(setting.steps()) == 4, "nothing changes, nothing is written"
-
-
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("taken", [0, 1, 2])
 def test_a_lost_answer_is_settled_by_a_look_at_the_brokers(setting: Setting, taken: int, restarted: bool) -> None:
