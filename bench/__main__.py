@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from bench import proof
-from bench.machine import machine_line
 
 BENCHES: Final = {
     "engine": "one batch in the engine, 100 k and 1 M entities, compared with a NumPy group-sum",
@@ -34,7 +33,6 @@ BENCHES: Final = {
 REPORTS: Final = Path(__file__).parents[1] / "docs" / "bench"
 _MODULES: Final = {
     "timers": "bench.purgatory.timers",
-    "conformance": "tests.conformance.replay",
 }
 
 
@@ -70,10 +68,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def report_text(name: str, commit: str, printed: str, options: Sequence[str] = ()) -> str:
     command = shlex.join(["python", "-m", "bench", "--report", name, *(["--", *options] if options else [])])
-    machine = f"{machine_line()}\n" if _MODULES.get(name, "").startswith("tests.") else ""  # which prints none
     return (
         f"# {name}\n\n{BENCHES[name][0].upper()}{BENCHES[name][1:]}.\n\n"
-        f"Written by `{command}` at commit {commit}.\n\n```text\n{machine}{printed.strip()}\n```\n"
+        f"Written by `{command}` at commit {commit}.\n\n```text\n{printed.strip()}\n```\n"
     )
 
 

@@ -4,7 +4,7 @@
 
 Needs a JDK, because only its `java` runs a source file, and the locked jars of the broker. When the two answer
 differently, the session is shortened as long as it still shows the difference. It is printed as a line that
-`python -m tests.conformance.replay` can play.
+`python -m bench conformance` can play.
 """
 
 import argparse
@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final, Self
 
+from bench.conformance import replay
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java, find_jdk
 from tests.conformance.random_sessions import Session, draw_session, is_aligned
-from tests.conformance.replay import replay
 
 DRIVER: Final = Path(__file__).with_name("KafkaJudge.java")
 JVM_OPTIONS: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

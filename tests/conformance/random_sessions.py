@@ -9,7 +9,7 @@ window only the bounds of entities that already have one are changed.
 import random
 from typing import Any, Final
 
-from tests.conformance.replay import MEASURES
+from bench.conformance import MEASURES
 
 Session = dict[str, Any]
 Step = dict[str, Any]

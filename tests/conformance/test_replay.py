@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from bench.conformance import RECORDED_SESSIONS, main, read_sessions
 from pipeline.jvm.jars import fetch
 from pipeline.jvm.java import LOWEST_VERSION, find_jdk
 from tests.conformance.kafka_judge import KafkaJudge, judge
-from tests.conformance.replay import RECORDED_SESSIONS, main, read_sessions
 
 
 def test_the_engine_answers_all_recorded_sessions_as_kafka_did(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(RECORDED_SESSIONS)]) == 0
-    assert capsys.readouterr().out == "4338 records, 0 mismatches\n"
+    assert capsys.readouterr().out.endswith("\n4338 records, 0 mismatches\n")
 
 
 @pytest.fixture(scope="module")

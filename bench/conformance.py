@@ -1,6 +1,6 @@
 """Plays recorded quota sessions on the engine.
 
-    python -m tests.conformance.replay tests/conformance/sessions.jsonl.gz
+    python -m bench conformance -- [tests/conformance/sessions.jsonl.gz]
 
 The file has 60 sessions with 4 338 requests. They were recorded from the quota classes of Kafka 4.3.1
 (`ClientQuotaManager`, `ClientRequestQuotaManager`) on a clock that was set by hand. Other files, `.jsonl` or
@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from bench.machine import machine_line
 from pipeline.process import run_to_exit
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
@@ -36,7 +37,7 @@ MEASURES: Final = {
 }
 KAFKA_CAPS: Final = ThrottleCaps(producer_byte_rate="none", consumer_byte_rate="none")
 SHOWN_MISMATCHES: Final = 10
-RECORDED_SESSIONS: Final = Path(__file__).with_name("sessions.jsonl.gz")
+RECORDED_SESSIONS: Final = Path(__file__).parents[1] / "tests" / "conformance" / "sessions.jsonl.gz"
 
 _NUMBERS: Final = ("produced_bytes", "fetched_bytes", "io_time_ns", "network_time_ns", "last_event_ms")
 USAGE: Final = pa.schema(
@@ -117,7 +118,7 @@ def _sensor(engine: QuotaEngine, entity: pa.Table, quota_type: str) -> tuple[str
 
 def main(arguments: list[str] | None = None) -> int:
     """Play a file. Returns 0 if the engine gives every recorded answer, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m tests.conformance.replay", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench conformance", description=main.__doc__)
     about = "sessions, one JSON object per line; may be gzipped"
     parser.add_argument("file", type=Path, nargs="?", default=RECORDED_SESSIONS, help=about)
     path = parser.parse_args(arguments).file
@@ -126,9 +127,9 @@ def main(arguments: list[str] | None = None) -> int:
         count, found = replay(session)
         records += count
         for mismatch in found[: max(SHOWN_MISMATCHES - mismatches, 0)]:
-            print(mismatch)  # noqa: T201
+            print(mismatch)
         mismatches += len(found)
-    print(f"{records} records, {mismatches} mismatches")  # noqa: T201
+    print(f"{machine_line()}\n{records} records, {mismatches} mismatches")
     return 1 if mismatches else 0
 
 
