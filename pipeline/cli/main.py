@@ -71,6 +71,7 @@ _COMMANDS: Final[Commands] = {
             "history": tenants.history,
             "diff": tenants.diff,
             "rollback": tenants.rollback,
+            "link": tenants.link,
         },
     ),
     "throttles": Group(

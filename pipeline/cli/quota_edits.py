@@ -6,6 +6,7 @@ Each is one commit, and is printed. `alter` and `delete` have the flags and the 
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -40,7 +41,14 @@ from pipeline.tables.quotas.edit import (
     refuse_absent,
 )
 from pipeline.tables.quotas.files import Declared, applied, from_text
-from pipeline.tables.quotas.tenants import TENANT_ROWS, parse_setting, pattern_warnings
+from pipeline.tables.quotas.tenants import (
+    TENANT_ROWS,
+    USERS,
+    TenantChange,
+    altered_tenants,
+    parse_setting,
+    pattern_warnings,
+)
 from quota.entity import label, may_apply
 from quota.snapshot import MODES
 from quota.units import Mistakes
@@ -456,13 +464,18 @@ def apply_file(
 def _edits(
     declared: Declared, edit: Edit, kinds: Sequence[RowKind], *, prune: bool, allow_empty: bool
 ) -> "list[TableEdit[Any]]":
-    """Edit every table of which the file declares rows. All edits are planned before the first one is made."""
+    """Edit every table of which the file declares rows."""
     kinds = [kind for kind in kinds if declared.of(kind) is not None]
     if not kinds:
         msg = "nothing was changed: the file declares no tenants"
         raise Refused(msg, f"add a document of kind: Tenant, as {command_text('quotas', 'export')} prints them")
     changes = [_declaring(kind, declared.of(kind) or (), prune=prune, allow_empty=allow_empty) for kind in kinds]
-    steps = [*zip(map(edit.source.edited_table, kinds), changes, strict=True)]
+    return _edited(edit, [*zip(kinds, changes, strict=True)])
+
+
+def _edited(edit: Edit, changes: Sequence[tuple[RowKind, Change]]) -> "list[TableEdit[Any]]":
+    """Edit several tables, the quotas first. All edits are planned before the first one is made."""
+    steps = [(edit.source.edited_table(kind), change) for kind, change in changes]
     for table, change in steps[1:]:
         table.plan(change)
     made: list[TableEdit[Any]] = []
@@ -507,7 +520,11 @@ def import_(
     ] = None,
     tenant_label: Annotated[
         str | None,
-        typer.Option(metavar="LABEL", help="The label of a KafkaUser that names its tenant.", show_default=False),
+        typer.Option(
+            metavar="LABEL",
+            help="The label of a KafkaUser that names its tenant: it becomes a user of that.",
+            show_default=False,
+        ),
     ] = None,
     scale: Annotated[
         Literal["keep", "brokers"],
@@ -529,13 +546,26 @@ def import_(
     source = Source(edit.source.config, bootstrap_server, command_config)
     export = None if file is None else _read_export(file, tenant_label)
     declared = _read_cluster(source, scale, export)
-    done = edit.make(lambda rows: applied(rows, declared, prune=False))
+    users = export.tenants if export else {}
+    changes: list[tuple[RowKind, Change]] = [(QUOTA_ROWS, lambda rows: applied(rows, declared, prune=False))]
+    changes += [(TENANT_ROWS, partial(_with_users, users))] if users else []
+    edits = _edited(edit, changes)
+    edit.show(edits)
     named = {(quota["user"], quota["client_id"]) for quota in declared}
-    others = sum((row["user"], row["client_id"]) not in named for row in done.before.rows)
+    others = sum((row["user"], row["client_id"]) not in named for row in edits[0].before.rows)
     if others:
         remark(f"quotas of other entities, which stay in the table: {others}")
-    for tenant, users in sorted(export.tenants.items()) if export else ():
-        remark(f"tenant {tenant}: {', '.join(users)}")
+    known = {row["tenant"] for row in edits[1].before.rows} if users else ()
+    for tenant in sorted(users.keys() - known):
+        fix = command_text("tenants", "alter", tenant, "--add-config", "producer_byte_rate=10MB/s")
+        remark(f"not imported: {', '.join(users[tenant])} of tenant {tenant}, which does not exist. Fix: {fix}")
+
+
+def _with_users(users: Mapping[str, Sequence[str]], rows: Rows) -> Rows:
+    """The tenants with these users by their names; tenants that do not exist are left out."""
+    known = {row["tenant"] for row in rows}
+    added = {tenant: {USERS: names} for tenant, names in users.items() if tenant in known}
+    return altered_tenants(rows, [TenantChange(tenant, added=names) for tenant, names in added.items()])
 
 
 def _read_export(file: str, tenant_label: str | None) -> "Export":

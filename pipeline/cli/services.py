@@ -39,14 +39,14 @@ def _token_option(variable: str) -> Any:
     return typer.Option(help=text, show_default=False)
 
 
-_TokenFile = Annotated[Path | None, _token_option("KQUOTA_DASHBOARD_TOKEN")]
+TokenFile = Annotated[Path | None, _token_option("KQUOTA_DASHBOARD_TOKEN")]
 
 
 def dashboard(
     *,
     port: Annotated[int, typer.Option(help="0 means any free one.", min=0, max=65_535)] = DEFAULT_PORT,
     host: Annotated[str, typer.Option(help="Where to listen; without a token only on this machine.")] = "127.0.0.1",
-    token_file: _TokenFile = None,
+    token_file: TokenFile = None,
     source: TablesSource,
 ) -> None:
     """Show on a web page who is throttled, why, until when, and whether the pipeline works.

@@ -1,18 +1,21 @@
 """Tenants, seen and edited: `kquota tenants describe`, `alter`, `delete`, `apply`, `history`, `diff` and `rollback`.
 
-They work as the commands of the quotas, with the same options.
+They work as the commands of the quotas, with the same options. And `link`, to the page of a tenant's team.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.entity import refuse_empty
-from pipeline.cli.options import Output, TablesSource
+from pipeline.cli.options import Output, TablesSource, parse_instant
 from pipeline.cli.output import Layout, Row, format_option, print_rows, remark, say
 from pipeline.cli.quota_edits import Configs, EditOptions, apply_file, only_one, parse_configs, roll_back
 from pipeline.cli.quotas import checked_in_force, print_diff, print_history
+from pipeline.cli.services import DEFAULT_PORT, TokenFile
+from pipeline.clock import wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, UsageError
 from pipeline.tables.quotas.edit import refuse_absent, shown
@@ -195,3 +198,50 @@ def rollback(
 ) -> None:
     """Write the tenants of an earlier version as a new version; nothing of the history is lost."""
     roll_back(edit, edit.source.edited_table(TENANT_ROWS), version)
+
+
+def link(
+    name: Annotated[
+        str | None, typer.Argument(metavar="TENANT", help="Whose page it opens.", show_default=False)
+    ] = None,
+    *,
+    user: Annotated[str | None, typer.Option(help="A user instead of a tenant.", show_default=False)] = None,
+    until: Annotated[str, typer.Option(help="When it ends: 12h or 30d from now, or an ISO 8601 time.")] = "30d",
+    address: Annotated[
+        str, typer.Option(help="Where the team reaches the dashboard.")
+    ] = f"http://127.0.0.1:{DEFAULT_PORT}",
+    token_file: TokenFile = None,
+    source: TablesSource,
+) -> None:
+    """Print a link to the page of one team: its use, its bound, who holds it, what to do, and nothing of others.
+
+    It is signed with the dashboard's token. Who has it can look until it ends; another token ends all links.
+    """
+    from pipeline.dashboard.team import Kind, Team
+    from pipeline.dashboard.views import TOKEN_VARIABLE
+    from pipeline.tables.queries import newest_batch_under
+    from pipeline.web import read_token
+
+    if (name is None) == (user is None):
+        msg = "a link is for one tenant, or for one user"
+        raise UsageError(msg, f"for example: {command_text('tenants', 'link', 'team-a')}")
+    refuse_empty("TENANT", [name or user or ""])
+    token, now_ms = read_token(token_file, TOKEN_VARIABLE), wall_ms()
+    if token is None:
+        msg = "links are signed with the token of the dashboard, and there is none"
+        raise UsageError(msg, f"give the dashboard and this command the same --token-file or {TOKEN_VARIABLE}")
+    until_ms = parse_instant("--until", until, now_ms)
+    until_ms = 2 * now_ms - until_ms if re.fullmatch(r"\d+[smhdw]", until) else until_ms
+    if until_ms <= now_ms:
+        msg = f"--until {until} is not in the future"
+        raise UsageError(msg, "for example --until 30d")
+    if name is not None:
+        rows = checked_in_force(source.edited_table(TENANT_ROWS), None, TenantTableState.tenants).rows
+        if not any(row["tenant"] == name for row in rows):
+            raise _unknown(name, rows)
+    batch = newest_batch_under(source.settings().tables.root)
+    if batch is None:
+        msg = "which cluster these tables are of is not known before the first micro-batch"
+        raise NotFound(msg, f"start the job: {command_text('run')}")
+    kind: Kind = "user" if name is None else "tenant"
+    say(Team(batch["cluster"], kind, name or user or "", until_ms).link(address, token))

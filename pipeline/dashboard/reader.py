@@ -42,7 +42,7 @@ class Feed:
 
     def __init__(self, reader: "TablesReader", now: Callable[[], int] = wall_ms) -> None:
         self._reader = reader
-        self._now = now
+        self.now = now
         self.state: State | None = None
         """The newest state; None before the first look is done."""
         self._has_looked = Event()
@@ -70,7 +70,7 @@ class Feed:
 
     def _look(self) -> float:
         try:
-            self.state = self._reader.look(self._now())
+            self.state = self._reader.look(self.now())
             self._has_looked.set()
         except Exception:
             log.exception("the dashboard could not read the tables; it retries")

@@ -1,6 +1,7 @@
 """The dashboard over HTTP: the page, its JSON API, and the server. What answers for one client is in `client`.
 
     GET /, /client, /quotas, /pipeline    the page
+    GET /team?…                           the page of one team, for who has a link to it, see `team`
     GET /access                           whether the token of this request, or none, opens the API
     GET /api/v1/…                         the views as JSON, see `PARAMETERS`
     GET /healthz                          200 while the process works
@@ -30,6 +31,7 @@ from pipeline.command_line import command_text
 from pipeline.dashboard.client import SEE, client_document
 from pipeline.dashboard.reader import Feed, TablesReader, client_of, encoded
 from pipeline.dashboard.state import State, gauges, picked, standing
+from pipeline.dashboard.team import LinkRefused, opened, page, team_page
 from pipeline.errors import NotFound, PipelineError, printable
 from pipeline.job.status import JobSigns
 from pipeline.replay.story import tell_story
@@ -147,6 +149,11 @@ class Answers:
             "/api/v1/quotas/history": lambda query: quota_history(reader, query),
             "/api/v1/pipeline": lambda _query: pipeline_document(reader, newest()),
         }
+
+    def team(self, parameters: Sequence[tuple[str, str]], token: str | None) -> bytes:
+        """The page of the team that a link names; `LinkRefused` if it opens nothing."""
+        now_ms = self.feed.now()
+        return team_page(self._reader, self.feed.newest, opened(parameters, token, now_ms), now_ms)
 
     def _explain(self, query: Query) -> dict[str, Any]:
         try:
@@ -441,7 +448,7 @@ def build_app(answers: Answers, token: str | None = None) -> Starlette:
     # Files are served by other threads, so they are answered under any load.
     at_once = asyncio.Semaphore(_ANSWERS_AT_ONCE)
     routes += [Route(path, partial(_answered, at_once, path, view)) for path, view in answers.by_path().items()]
-    routes += [Route("/access", partial(_access, token))]
+    routes += [Route("/team", partial(_team, at_once, answers, token)), Route("/access", partial(_access, token))]
     routes += [Route("/healthz", _healthz), Route("/readyz", partial(_readyz, answers.feed))]
     return Starlette(
         routes=routes,
@@ -463,6 +470,15 @@ async def _answered(at_once: asyncio.Semaphore, path: str, view: View, request: 
     query = read_query(request.query_params.multi_items(), PARAMETERS[path])
     async with at_once:
         return _json(await run_in_threadpool(lambda: encoded(view(query))))
+
+
+async def _team(at_once: asyncio.Semaphore, answers: Answers, token: str | None, request: Request) -> Response:
+    try:
+        async with at_once:
+            content, status = await run_in_threadpool(answers.team, request.query_params.multi_items(), token), 200
+    except LinkRefused as exc:
+        content, status = page("This link opens nothing", exc.message, exc.fix), 403
+    return Response(content, status, media_type="text/html", headers={"Cache-Control": "no-store"})
 
 
 def _json(text: bytes, status: int = 200) -> Response:

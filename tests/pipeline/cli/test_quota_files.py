@@ -237,11 +237,36 @@ def test_a_file_of_another_tool_is_imported_without_a_cluster(file: str, root: s
     ]
 
 
-def test_a_label_of_a_file_tells_who_is_in_which_tenant(root: str) -> None:
-    labelled = kquota("quotas", "import", "-f", str(STRIMZI), "--tenant-label", "team", "--dry-run", "--tables", root)
-    assert labelled.stderr.splitlines()[-2:] == ["tenant team-bi: reports, CN=nightly", "tenant team-orders: CN=orders"]
+def test_a_label_of_a_file_puts_its_users_into_tenants_that_exist(root: str) -> None:
+    def users() -> list[list[str]]:
+        tenants = json.loads(kquota("tenants", "describe", "-o", "json", "--tables", root).stdout)
+        return [tenant["user_patterns"] for tenant in tenants]
+
+    team = ("--add-config", "producer_byte_rate=10MB/s", "--add-user", "bi-*")
+    kquota("tenants", "alter", "team-bi", *team, "--tables", root)
+    labelled = ("quotas", "import", "-f", str(STRIMZI), "--tenant-label", "team", "--tables", root)
+    dry = kquota(*labelled, "--dry-run")
+    assert (dry.exit_code, users()) == (0, [["bi-*"]])
+    assert kquota(*labelled, "--if-version", "3").exit_code == 0, "the version is that of the quotas"
+    assert users() == [["bi-*", "reports", "CN=nightly"]]
+    again = kquota(*labelled)
+    assert (again.stdout, users()) == ("", [["bi-*", "reports", "CN=nightly"]])
+    left_out = "not imported: CN=orders of tenant team-orders, which does not exist. Fix: "
+    assert [line.partition("Fix: ")[:2] for line in again.stderr.splitlines() if "team-orders" in line] == [
+        (left_out.removesuffix("Fix: "), "Fix: ")
+    ]
     refused = kquota("quotas", "import", "--tenant-label", "team", "--tables", root)
     assert (refused.exit_code, "brokers keep no labels" in refused.stderr) == (2, True)
+
+
+def test_quotas_of_a_file_are_not_stored_if_its_users_are_of_another_tenant(root: str) -> None:
+    for name, pattern in (("team-bi", "bi-*"), ("team-x", "reports")):
+        config = ("--add-config", "producer_byte_rate=10MB/s", "--add-user", pattern)
+        kquota("tenants", "alter", name, *config, "--tables", root)
+    before = described(root)
+    refused = kquota("quotas", "import", "-f", str(STRIMZI), "--tenant-label", "team", "--tables", root)
+    assert (refused.exit_code, described(root)) == (5, before)
+    assert "user pattern 'reports' is in the tenants 'team-bi' and 'team-x'" in refused.stderr
 
 
 FILES: Final = Path(__file__).parent / "bad_quota_files"

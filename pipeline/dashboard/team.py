@@ -1,0 +1,223 @@
+"""The page of one team: what it uses, its bound, who holds it, and what to do. A signed link opens it, and no more.
+
+A link names a cluster, a tenant or a user, and when it ends. The signature is over all of that. Its key is made of the
+dashboard's token: who has the token can make links, another token ends all of them, and without one there are none.
+
+The page is made here and needs no script, so the link opens no path of the API. It reads only rows of this tenant, or
+sensors of this user: a sensor of a client-id alone is used by others, too.
+"""
+
+import hmac
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import urlencode
+
+from pipeline.dashboard.reader import TablesReader
+from pipeline.dashboard.state import State, client_text, used_text
+from pipeline.errors import PipelineError, printable
+from pipeline.tables.queries import Row, predicates
+from pipeline.tables.rates import NEAR, read_rates
+from quota.entity import QUOTA_TYPES
+from quota.tenants import MEMBER_LEVEL, Tenant
+from quota.units import age_text, rate_text
+
+Kind = Literal["tenant", "user"]
+KINDS: Final[tuple[Kind, ...]] = ("tenant", "user")
+_PURPOSE: Final = b"kquota: the link of a team, 1"
+_MOST_ROWS: Final = 200
+_STALE_MS: Final = 10_000
+_SHOWN_FROM: Final = 0.05
+_MEMBER_COLUMNS: Final = ("who", "type", "uses", "may use", "part", "held by its brokers")
+_NOT_VALID: Final = "is not valid"
+
+
+class LinkRefused(PipelineError):
+    """A link that opens nothing: it was changed, it has ended, or it is of another dashboard."""
+
+    exit_code = 2
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"this link {why}", "ask for a new one where you got it; kquota tenants link makes it")
+
+
+class Team(NamedTuple):
+    """What a link opens."""
+
+    cluster: str
+    kind: Kind
+    name: str
+    until_ms: int
+
+    def signature(self, token: str) -> str:
+        """It is another one if anything of the link is, or the token."""
+        key = hmac.digest(token.encode(), _PURPOSE, "sha256")
+        return hmac.digest(key, json.dumps(self).encode(), "sha256").hex()
+
+    def link(self, address: str, token: str) -> str:
+        """The link below the address of a dashboard."""
+        given = {"cluster": self.cluster, self.kind: self.name, "until": self.until_ms}
+        return f"{address.rstrip('/')}/team?{urlencode({**given, 'signature': self.signature(token)})}"
+
+
+def opened(parameters: Sequence[tuple[str, str]], token: str | None, now_ms: int) -> Team:
+    """What a link opens now; `LinkRefused` if it opens nothing.
+
+    * `parameters`: percent-decoded, in the order given.
+    """
+    given = dict(parameters)
+    for kind in KINDS if token is not None and len(parameters) == len(given) else ():
+        until = given.get("until", "")
+        is_instant = until.isascii() and until.isdecimal() and 12 <= len(until) <= 14 and until[0] != "0"
+        if given.keys() != {"cluster", kind, "until", "signature"} or not (is_instant and given[kind]):
+            continue
+        team = Team(given["cluster"], kind, given[kind], int(until))
+        if token is None or not hmac.compare_digest(given["signature"].encode(), team.signature(token).encode()):
+            continue
+        if team.until_ms <= now_ms:
+            why = f"ended at {_instant(team.until_ms)}"
+            raise LinkRefused(why)
+        return team
+    raise LinkRefused(_NOT_VALID)
+
+
+def _instant(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+# What the page has. Pure, but for the reading of the rates.
+
+
+def read_members(reader: TablesReader, team: Team) -> tuple[int, list[Row]]:
+    """The instant of the rates, and those of the team's sensors: the largest share first, of each quota type."""
+    names = "quota_type, sensor_user, sensor_client_id, level, mode, observed, bound, own_bound, broker_held_share"
+    column = "tenant" if team.kind == "tenant" else "sensor_user"
+    sql = (
+        f"SELECT {names} FROM source WHERE clients IS NOT NULL AND level IS NOT NULL "  # noqa: S608 - quoted by us
+        f"AND {predicates([(column, '=', team.name)])} ORDER BY share DESC, sensor_user, sensor_client_id"
+    )
+    as_of_ms, rows = read_rates(reader.root, lambda rates: (rates.as_of_ms, rates.rows(sql)))
+    first: dict[tuple[str, ...], Row] = {}
+    for row in sorted(rows, key=lambda row: row["mode"] != "enforce"):
+        first.setdefault((row["quota_type"], row["sensor_user"], row["sensor_client_id"]), row)
+    order = sorted(first.values(), key=lambda row: (QUOTA_TYPES.index(row["quota_type"]), -_share(row)))
+    return as_of_ms, order
+
+
+def holds_of_team(state: State, team: Team) -> list[Mapping[str, Any]]:
+    """The throttles of the team that have not ended."""
+    column = "tenant" if team.kind == "tenant" else "user"
+    return [row for row in state.running if row.get(column) == team.name]
+
+
+def advice(
+    rows: Sequence[Row], held: Sequence[Mapping[str, Any]], tenant: Tenant | None, used: Mapping[str, float]
+) -> str:
+    """What to do, in one or two sentences.
+
+    * `used`: of each quota type what the team uses of the tenant's bound, as a part.
+    """
+    full = [name for name, share in used.items() if share >= NEAR]
+    if full:
+        most = max((row for row in rows if row["quota_type"] == full[0]), key=lambda row: row["observed"])
+        return (
+            f"The team has all of its bound in use, or nearly all. {_who(most)} uses most of it: let that send less, "
+            "or ask for a higher bound."
+        )
+    over = next((row for row in rows if row["mode"] == "enforce" and _share(row) >= NEAR), None)
+    if over is None and not held:
+        return "Nothing: all is within its bounds."
+    who = _who(over) if over is not None else client_text(held[0]["user"], held[0]["client_id"])
+    room = (
+        "the team has room, which its members may not borrow" if tenant and not tenant.lend else "its own is at its end"
+    )
+    return f"Let {who} send less, or wait: a hold ends by itself. For more ask for a higher bound; {room}."
+
+
+def _share(row: Mapping[str, Any]) -> float:
+    return float(row["observed"] / row["bound"]) if row["bound"] else 0.0
+
+
+def _who(row: Mapping[str, Any]) -> str:
+    if row["level"] == MEMBER_LEVEL:
+        return f"{row['sensor_user']}, clients without a quota of their own"
+    return client_text(row["sensor_user"], row["sensor_client_id"])
+
+
+# The page.
+
+_PAGE: Final = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">{refresh}'
+    '<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>'
+    '<link rel="icon" href="/favicon.svg"><link rel="stylesheet" href="/static/style.css"></head>'
+    "<body><main><h1>{title}</h1>{body}</main></body></html>"
+)
+
+
+def page(title: str, *texts: str, parts: Sequence[str] = ()) -> bytes:
+    """A page of texts, and of parts that are HTML; with these it is loaded again each five seconds."""
+    body = "".join([*(f'<p class="verdict">{_text(text)}</p>' for text in texts), *parts])
+    refresh = '<meta http-equiv="refresh" content="5">' if parts else ""
+    return _PAGE.format(title=_text(title), body=body, refresh=refresh).encode()
+
+
+def team_page(reader: TablesReader, newest: Callable[[], State], team: Team, now_ms: int) -> bytes:
+    """The page that a link opens; `LinkRefused` if it is of another cluster."""
+    state = newest()
+    if state.cluster != team.cluster:
+        raise LinkRefused(_NOT_VALID)
+    as_of_ms, rows = read_members(reader, team)
+    tenants = reader.snapshot().tenants if team.kind == "tenant" else ()
+    tenant = next((one for one in tenants if one.name == team.name), None)
+    bounds = dict(zip(QUOTA_TYPES, tenant.bounds, strict=True)) if tenant else {}
+    sums = {name: sum(row["observed"] for row in rows if row["quota_type"] == name) for name in QUOTA_TYPES}
+    used = {name: sums[name] / bound for name, bound in bounds.items() if bound}
+    held = holds_of_team(state, team)
+    whole = (
+        (_type(name), rate_text(name, sums[name]), rate_text(name, bounds[name] or 0.0), used_text(part))
+        for name, part in used.items()
+    )
+    left = ((row, age_text(max(row["throttled_until_ms"] - now_ms, 1_000))) for row in held)
+    holds = ((client_text(row["user"], row["client_id"]), _type(row["quota_type"]), age) for row, age in left)
+    stale = f"These figures are {age_text(now_ms - as_of_ms)} old. " if now_ms - as_of_ms > _STALE_MS else ""
+    ends = f"{stale}Cluster {team.cluster}, {_instant(as_of_ms)}. This link ends at {_instant(team.until_ms)}."
+    parts = (
+        _table("The whole team", ("type", "uses", "bound", "part"), whole),
+        _table("Held by kquota now", ("who", "type", "for"), holds),
+        _table("Members", _MEMBER_COLUMNS, map(_cells, rows[:_MOST_ROWS])),
+        f'<p class="quiet">{_text(ends)}</p>',
+    )
+    return page(f"{team.kind} {team.name}", advice(rows, held, tenant, used), parts=parts)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    quota_type, own, seconds = row["quota_type"], row["own_bound"], round((row["broker_held_share"] or 0.0) * 60)
+    is_lent = own and abs(row["bound"] / own - 1) >= _SHOWN_FROM
+    return (
+        _who(row),
+        _type(quota_type),
+        rate_text(quota_type, row["observed"]),
+        rate_text(quota_type, row["bound"]) + (f", {row['bound'] / own:.1f} × its own" if is_lent else ""),
+        used_text(_share(row)),
+        f"{seconds} s of the last minute" if seconds else "",
+    )
+
+
+def _type(quota_type: str) -> str:
+    return quota_type.partition("_")[0]
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{column}</th>" for column in columns)
+    return (
+        f'<section class="card"><header><h2>{title}</h2></header><table><tr>{head}</tr>{body}</table></section>'
+        if body
+        else ""
+    )
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))

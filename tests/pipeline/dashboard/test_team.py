@@ -1,0 +1,245 @@
+"""The page of one team: its link opens what it was made for until it ends, and shows nothing of others."""
+
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import pyarrow as pa
+import pytest
+
+from pipeline.clock import wall_ms
+from pipeline.dashboard.state import State
+from pipeline.dashboard.team import LinkRefused, Team, opened, team_page
+from pipeline.dashboard.views import PARAMETERS, TOKEN_VARIABLE
+from pipeline.tables.delta_rs import DeltaRsWriter
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.port import table_uri
+from quota.tenants import Tenant
+from schemas.arrow import conform
+from schemas.rows import RatesRow
+from tests.pipeline.cli.running import kquota
+from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
+from tests.pipeline.dashboard.test_api import client_of
+
+TOKEN: Final = "0123456789abcdef" * 4
+NOW_MS: Final = 1_700_000_100_000
+TEAM: Final = Team("test", "tenant", "team-a", NOW_MS + 60_000)
+Parameters = list[tuple[str, str]]
+
+
+def parameters(link: str) -> Parameters:
+    return parse_qsl(urlsplit(link).query, keep_blank_values=True)
+
+
+GIVEN: Final = parameters(TEAM.link("http://127.0.0.1:8788/", TOKEN))
+
+
+def changed(**values: str) -> Parameters:
+    return [(name, values.get(name, text)) for name, text in GIVEN]
+
+
+@pytest.mark.parametrize("name", ["team-a", "a&b=c", "é ünder/%\n<b>"])
+@pytest.mark.parametrize("kind", ["tenant", "user"])
+def test_a_link_opens_what_it_was_made_for_until_it_ends(kind: Any, name: str) -> None:
+    team = Team("test", kind, name, NOW_MS + 60_000)
+    link = team.link("https://quotas.example/", TOKEN)
+    assert link.startswith("https://quotas.example/team?")
+    assert opened(parameters(link), TOKEN, NOW_MS + 59_999) == team
+    with pytest.raises(LinkRefused, match=r"ended at 2023-11-14 22:16:00 UTC"):
+        opened(parameters(link), TOKEN, NOW_MS + 60_000)
+
+
+OTHERS: Final = {
+    "another name": changed(tenant="team-b"),
+    "a later end": changed(until=str(NOW_MS + 60_001)),
+    "the same end, written otherwise": changed(until=f"0{NOW_MS + 60_000}"),
+    "another cluster": changed(cluster="other"),
+    "another signature": changed(signature="0" * 64),
+    "no signature": [one for one in GIVEN if one[0] != "signature"],
+    "a tenant as a user": [("user" if name == "tenant" else name, text) for name, text in GIVEN],
+    "a user, too": [*GIVEN, ("user", "alice")],
+    "a name given twice": [*GIVEN, ("tenant", "team-b")],
+    "one more": [*GIVEN, ("limit", "1")],
+    "an end that is no number": changed(until="²" * 13),
+    "no name": parameters(Team("test", "user", "", NOW_MS + 60_000).link("", TOKEN)),
+    "nothing": [],
+}
+
+
+@pytest.mark.parametrize("given", OTHERS.values(), ids=OTHERS)
+def test_a_link_that_was_changed_opens_nothing(given: Parameters) -> None:
+    with pytest.raises(LinkRefused, match="this link is not valid"):
+        opened(given, TOKEN, NOW_MS)
+
+
+@pytest.mark.parametrize("token", [None, "f" * 64])
+def test_a_link_of_another_token_opens_nothing(token: str | None) -> None:
+    with pytest.raises(LinkRefused, match="this link is not valid"):
+        opened(GIVEN, token, NOW_MS)
+
+
+ROW: Final[dict[str, Any]] = {
+    **{"broker_id": "", "quota_type": "producer_byte_rate", "mode": "enforce", "clients": 1, "window_ms": 11_000},
+    **{"observed": 1e6, "own_bound": 1e6, "bound": 1e6, "level": 3, "sensor_client_id": ""},
+}
+RATES: Final[list[dict[str, Any]]] = [
+    {"tenant": "team-a", "sensor_user": "ann", "observed": 3e6, "bound": 3.6e6, "broker_held_share": 0.2},
+    {"tenant": "team-a", "sensor_user": "abe", "sensor_client_id": "etl", "level": 1, "observed": 5e5},
+    {"tenant": "team-a", "sensor_user": "amy", "level": 9, "own_bound": 4e5, "bound": 4e5, "observed": 1e5},
+    {"tenant": "team-a", "sensor_user": "ann", "mode": "shadow", "bound": 777e6},
+    {"tenant": "team-a", "sensor_user": "ann", "clients": None, "own_rate": 1.0, "bound": 778e6},
+    {"tenant": "team-b", "sensor_user": "bea", "bound": 779e6},
+    {"tenant": None, "sensor_user": "ann", "quota_type": "consumer_byte_rate", "bound": 780e6},
+    {"tenant": None, "sensor_user": "", "sensor_client_id": "shared", "level": 7, "bound": 781e6},
+]
+LENDS: Final = Tenant("team-a", ("a*",), (), (4e6, None, None), (4e5, None, None), lend=True)
+
+
+def hold(user: str, tenant: str | None) -> dict[str, Any]:
+    names = {"user": user, "client_id": "etl", "tenant": tenant, "quota_type": "producer_byte_rate"}
+    return {**names, "throttled_until_ms": NOW_MS + 7_000}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Rates of two tenants, and of clients without one."""
+    root = str(tmp_path_factory.mktemp("tables"))
+    create_missing(root, [TABLES["rates"]])
+    writer = DeltaRsWriter(table_uri(root, "rates"), "job")
+    writer.raise_epoch(1)
+    about: dict[str, Any] = {"cluster": "test", "query_id": "q", "batch_id": 1, "time_epoch": 0, "as_of_ms": NOW_MS}
+    rows = [{**ROW, "tenant": None, **row} for row in RATES]
+    rows = [{**row, "share": row["observed"] / row["bound"]} for row in rows]
+    writer.replace(conform(pa.Table.from_pylist(rows), RatesRow, **about), {"as_of_ms": str(NOW_MS)})
+    return root
+
+
+def shown(root: str, team: Team, now_ms: int = NOW_MS) -> str:
+    """The texts of a page, a line for each row and paragraph."""
+    running = [hold("ann", "team-a"), hold("bea", "team-b"), hold("carl", None)]
+    state = State(now_ms, 1, health=SimpleNamespace(), cluster="test", running=running)  # type: ignore[arg-type]
+    reader: Any = SimpleNamespace(root=root, snapshot=lambda: SimpleNamespace(tenants=(LENDS,)))
+    html = team_page(reader, lambda: state, team, now_ms).decode()
+    lines = re.sub(r"</tr>|</p>|</h\d>", "\n", html.partition("<body>")[2])
+    return re.sub(r" *(<[^>]*>)+ *", "  ", lines)
+
+
+def test_a_tenants_page_has_its_use_its_bound_its_holds_and_what_to_do(root: str) -> None:
+    found = [line.strip() for line in shown(root, TEAM).splitlines() if line.strip()]
+    assert found[1].startswith("The team has all of its bound in use, or nearly all. ann uses most of it: let that")
+    rows = [
+        "producer  3.6 MB/s  4.0 MB/s  90 %",
+        "ann/etl  producer  7 s",
+        "ann  producer  3.0 MB/s  3.6 MB/s, 3.6 × its own  83 %  12 s of the last minute",
+        "abe/etl  producer  500.0 kB/s  1.0 MB/s  50 %",
+        "amy, clients without a quota of their own  producer  100.0 kB/s  400.0 kB/s  25 %",
+    ]
+    assert [line for line in found if line in rows] == rows
+    assert "Cluster test, 2023-11-14 22:15:00 UTC. This link ends at 2023-11-14 22:16:00 UTC." in found[-1]
+    assert "These figures are 20 s old" in shown(root, TEAM, NOW_MS + 20_000)
+
+
+@pytest.mark.parametrize(
+    ("team", "others"),
+    [
+        (TEAM, ("team-b", "bea", "carl", "shared", "777", "778", "779", "780", "781")),
+        (Team("test", "user", "bea", NOW_MS + 1), ("team-a", "ann", "abe", "carl", "shared", "777", "780", "781")),
+        (Team("test", "tenant", "gone", NOW_MS + 1), ("team-a", "ann", "bea", "carl", "shared", "4.0 MB/s")),
+    ],
+)
+def test_nothing_of_others_is_on_a_page(team: Team, others: tuple[str, ...], root: str) -> None:
+    text = shown(root, team)
+    assert [other for other in others if other in text] == []
+
+
+def test_a_page_of_another_cluster_is_refused(root: str) -> None:
+    with pytest.raises(LinkRefused, match="is not valid"):
+        shown(root, TEAM._replace(cluster="other"))
+
+
+@pytest.fixture(scope="module")
+def asked(shop: LivedTables) -> Iterator[Any]:
+    with client_of(shop, TOKEN) as client:
+        yield client
+
+
+def path_of(team: Team, token: str = TOKEN) -> str:
+    return team.link("", token)
+
+
+def test_a_link_opens_the_page_without_the_token_and_no_other_path(asked: Any, shop: LivedTables) -> None:
+    team = Team("test", "user", "alice", shop.now_ms + 60_000)
+    answer = asked.get(path_of(team))
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert "alice/etl" in answer.text
+    assert not re.search("guest|search|tracker|web|onerror", answer.text)
+    query = dict(parameters(path_of(team)))
+    for path in PARAMETERS:
+        assert asked.get(path, params=query).status_code == 401, path
+        header = {"authorization": f"Bearer {query['signature']}"}
+        assert asked.get(path, headers=header).status_code == 401, path
+    assert asked.get("/access", headers=header).json() == {"accepted": False}
+    assert asked.post(path_of(team)).status_code == 405
+
+
+def test_names_of_clients_are_text_on_the_page(asked: Any, shop: LivedTables) -> None:
+    text = asked.get(path_of(Team("test", "user", HOSTILE, shop.now_ms + 60_000))).text
+    assert HOSTILE not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+
+
+def test_without_a_valid_link_the_page_says_only_that(asked: Any, shop: LivedTables) -> None:
+    team = Team("test", "user", "alice", shop.now_ms + 60_000)
+    for path in (
+        path_of(team).replace("alice", "guest"),
+        path_of(team, "f" * 64),
+        path_of(team._replace(until_ms=shop.now_ms)),
+        path_of(team._replace(cluster="other")),
+        "/team",
+    ):
+        answer = asked.get(path)
+        assert (answer.status_code, "This link opens nothing" in answer.text) == (403, True), path
+        assert not re.search("alice|guest|B/s", answer.text.replace("kquota", ""))
+    with client_of(shop) as without_token:
+        assert without_token.get(path_of(team)).status_code == 403
+
+
+def made(shop: LivedTables, *arguments: str) -> Any:
+    return kquota("tenants", "link", *arguments, "--tables", shop.root)
+
+
+def test_the_command_prints_a_link_that_the_dashboard_opens(shop: LivedTables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    before_ms = wall_ms()
+    answer = made(shop, "--user", "alice", "--until", "2h", "--address", "https://quotas.example/")
+    (link,) = answer.stdout.splitlines()
+    assert link.startswith("https://quotas.example/team?cluster=test&user=alice&until=")
+    assert opened(parameters(link), TOKEN, before_ms + 7_199_000).name == "alice"
+    with pytest.raises(LinkRefused, match="ended"):
+        opened(parameters(link), TOKEN, wall_ms() + 7_200_000)
+    (until,) = made(shop, "--user", "alice", "--until", "2999-01-01T00:00:00").stdout.splitlines()
+    assert "&until=32472144000000&" in until
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "told"),
+    [
+        ((), 2, "a link is for one tenant, or for one user"),
+        (("team-a", "--user", "alice"), 2, "a link is for one tenant, or for one user"),
+        (("--user", ""), 2, "is empty"),
+        (("team-a",), 3, "no tenant team-a; there are none"),
+        (("--user", "alice", "--until", "2020-01-01"), 2, "is not in the future"),
+    ],
+)
+def test_a_link_that_would_open_nothing_is_not_made(
+    arguments: tuple[str, ...], exit_code: int, told: str, shop: LivedTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    answer = made(shop, *arguments)
+    assert (answer.exit_code, answer.stdout, told in answer.stderr) == (exit_code, "", True), answer.stderr
+    monkeypatch.delenv(TOKEN_VARIABLE)
+    assert "there is none" in made(shop, "--user", "alice").stderr
