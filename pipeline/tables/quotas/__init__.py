@@ -1,4 +1,4 @@
-"""The table `quotas`: read at a version, watched, edited under a lock, kept in files and in history.
+"""The tables `quotas` and `tenants`: read at a version, watched, edited under a lock, kept in files and in history.
 
 `__all__` is what is supported. A module is loaded when one of its names is first asked for.
 """
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pipeline.tables.quotas.edit import QuotaChange
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.tables.quotas.table import EditAudit, QuotaCommit, QuotaTable, QuotaTableState, local_audit
+    from pipeline.tables.quotas.tenants import TenantChange, TenantTable, TenantTableState
 
 __all__ = [
     "EditAudit",
@@ -20,6 +21,9 @@ __all__ = [
     "QuotaTable",
     "QuotaTableState",
     "Refused",
+    "TenantChange",
+    "TenantTable",
+    "TenantTableState",
     "local_audit",
 ]
 
@@ -28,6 +32,7 @@ _MODULES = {
     "pipeline.tables.quotas.edit": ("QuotaChange",),
     "pipeline.tables.quotas.source": ("QuotaSource",),
     "pipeline.tables.quotas.table": ("EditAudit", "QuotaCommit", "QuotaTable", "QuotaTableState", "local_audit"),
+    "pipeline.tables.quotas.tenants": ("TenantChange", "TenantTable", "TenantTableState"),
 }
 
 

@@ -16,7 +16,7 @@ from pipeline.tables.quotas.edit import (
     edit_refused,
     with_changes,
 )
-from pipeline.tables.quotas.table import EditedTable, TableState, rows_at
+from pipeline.tables.quotas.table import EditAudit, EditedTable, TableState, rows_at
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidQuotas
 from quota.tenants import Tenant, read_tenants
@@ -115,6 +115,10 @@ class TenantTable(EditedTable[TenantTableState]):
             return cls(root)
         except TableMissing:
             return None
+
+    def alter(self, changes: Sequence["TenantChange"], audit: EditAudit) -> int:
+        """Make changes in one commit; see `commit`. Returns the version."""
+        return self.commit(lambda rows: altered_tenants(rows, changes), audit).version
 
     def _state(self, table: DeltaTable) -> TenantTableState:
         return TenantTableState(table.version(), tuple(rows_at(table, TENANT_COLUMNS, self.kind)))
