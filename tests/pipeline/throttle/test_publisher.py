@@ -61,7 +61,7 @@ def test_a_start_puts_the_id_of_its_table_into_the_marker_and_nothing_to_write_m
         broker.marker = before
         publisher = started(outbox, broker)
         assert write(publisher, batch_id=7) == 0
-        assert (outbox.versions, broker.marker, publisher.next_seq) == ({}, Marker(0, outbox.table_id), 0)
+        assert (outbox.rows, broker.marker, publisher.next_seq) == ([], Marker(0, outbox.table_id), 0)
 
 
 @pytest.mark.parametrize(("failure", "sequence"), [("late", [0, 1, 2]), ("lost", [0, 1])])
@@ -104,18 +104,18 @@ def test_rows_wait_in_the_outbox_while_the_broker_is_away() -> None:
     assert sequences(broker) == [0, 1, 2]
 
 
-def test_a_fenced_publisher_stops_when_another_driver_has_the_tables() -> None:
+def test_a_fenced_publisher_stops_when_another_driver_has_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     first = started(outbox, broker)
     started(outbox, broker)
-    outbox.is_taken_over = True
+    monkeypatch.setattr(outbox, "is_fenced", lambda: True)  # another driver has taken over since the append
     with pytest.raises(TransactionFenced, match="another writer has taken over"):
         write(first, violation())
 
 
 def test_a_second_driver_with_a_copy_of_the_tables_ends_the_first_once_it_has_published() -> None:
     outbox, copied, broker = MemoryOutbox(), MemoryOutbox(), TopicBroker()
-    copied.table_id = outbox.table_id
+    copied.table.id = outbox.table_id
     first = started(outbox, broker)
     write(started(copied, broker), violation(BOB), violation(BOB))
     write(first, violation())
@@ -219,7 +219,7 @@ def test_the_topic_has_every_stored_row_once_and_in_order(steps: list[str]) -> N
 def test_a_topic_that_is_ahead_of_the_outbox_is_gone_on_from_for_consumers_ignore_old_numbers() -> None:
     broker, whole, lost = TopicBroker(), MemoryOutbox(), MemoryOutbox()
     write(started(whole, broker), violation(), violation(BOB))
-    lost.table_id = whole.table_id
+    lost.table.id = whole.table_id
     again = started(lost, broker)
     write(again, violation())
     assert sequences(broker) == [0, 1, 2]
