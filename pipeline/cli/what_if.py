@@ -13,7 +13,7 @@ from pipeline.cli.output import Layout, Row, is_table, print_rows, progress_bar,
 from pipeline.clock import clock_time
 from pipeline.documents import read_text_file
 from pipeline.settings.model import Settings
-from pipeline.tables.quotas.files import read_snapshot, snapshot_of_text
+from pipeline.tables.quotas.files import Declared, from_text, read_declared
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 
@@ -64,7 +64,7 @@ def what_if(
 
     conditions = [FailCondition.parse(text) for text in fail_if or ()]
     settings = source.settings()
-    candidate = read_snapshot(quotas, _CANDIDATE_VERSION)
+    candidate = read_declared(quotas)
     since_ms, until_ms = parse_range(since, until)
     request = _request(settings, since_ms, until_ms, candidate)
     began = time.perf_counter()
@@ -93,7 +93,7 @@ def what_if(
         raise typer.Exit(1)
 
 
-def _request(settings: "Settings", since_ms: int, until_ms: int, candidate: "QuotaSnapshot") -> "ReplayRequest":
+def _request(settings: "Settings", since_ms: int, until_ms: int, candidate: Declared) -> "ReplayRequest":
     """The replays: of what happened, with today's quotas if these are others, and of the candidate."""
     from pipeline.replay.request import (
         Coverage,
@@ -130,7 +130,7 @@ def _request(settings: "Settings", since_ms: int, until_ms: int, candidate: "Quo
         since_ms=covered.since_ms,
         until_ms=covered.until_ms,
         time_epoch=covered.time_epoch,
-        quotas=(happened, *others, Timeline((0,), (candidate,))),
+        quotas=(happened, *others, Timeline((0,), (candidate.snapshot(_CANDIDATE_VERSION, today),))),
         old=old,
         start=start,
     )
@@ -244,7 +244,7 @@ def _read(files: list[Path], slot_ms: int) -> "tuple[pa.Table, QuotaSnapshot, in
             if snapshot is not None:
                 message = f"{path} is a second file with quotas; give one"
                 raise typer.BadParameter(message)
-            snapshot = snapshot_of_text(path, text, version=1)
+            snapshot = from_text(text, str(path)).snapshot(1)
             continue
         found = read_events(text, slot_ms)
         usage.append(found.usage)

@@ -1,31 +1,33 @@
 """What to replay: the range of stored usage, the part that is kept, and the quotas of each replay."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import NotFound, TableMissing, UsageError
-from pipeline.replay.usage_batches import Source
+from pipeline.replay.usage_batches import VERSIONS, Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.port import TARGET, Condition, table_uri
 from pipeline.tables.queries import StoredTable, TimeSlices, read_table, rows_of
+from pipeline.tables.quotas.tenants import TenantTable
 from quota.engine import Scope
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
 from quota.replay import EpochSpan
 from quota.sensors import BUCKETS_SCHEMA, of_sensors_with_parts
-from quota.snapshot import Quota, QuotaSnapshot
+from quota.snapshot import QuotaSnapshot
 from schemas.arrow import arrow_schema
 from schemas.throttle_record import ThrottleEventRow
 
 if TYPE_CHECKING:
     from pipeline.tables.quotas.source import QuotaSource
-    from pipeline.tables.quotas.table import QuotaTable
+    from pipeline.tables.quotas.table import EditedTable, QuotaTable, State
 
 
 def usage_not_kept(uri: str) -> NotFound:
@@ -35,9 +37,13 @@ def usage_not_kept(uri: str) -> NotFound:
     return NotFound(f"{uri} has no usage of this range", fix)
 
 
+Versions = tuple[int, int]
+"""Of the quotas and of the tenants, see `QuotaSnapshot.versions`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Which quotas were in force when.
+    """Which quotas and tenants were in force when.
 
     `from_ms` is when each snapshot came into force, ascending. The first one also holds before its time.
     """
@@ -49,52 +55,64 @@ class Timeline:
         """The quotas in force at an instant."""
         return self.snapshots[max(bisect_right(self.from_ms, instant_ms) - 1, 0)]
 
-    def version(self, version: int) -> QuotaSnapshot:
-        """The quotas of a version of the table, or of the newest earlier version if that one is not here."""
-        versions = [snapshot.version for snapshot in self.snapshots]
-        return self.snapshots[max(bisect_right(versions, version) - 1, 0)]
+    def of(self, versions: Versions) -> QuotaSnapshot:
+        """The quotas and tenants of these versions, or of the newest earlier ones if those are not here."""
+        known = [snapshot.versions for snapshot in self.snapshots]
+        return self.snapshots[max(bisect_right(known, versions) - 1, 0)]
 
-    def of_versions(self, used: Collection[int]) -> "Timeline":
-        """Only the quotas of these versions, and of later ones; all if there are none."""
-        kept = {self.version(one).version for one in used}
-        newest = max(used, default=0)
+    def of_versions(self, used: Collection[Versions]) -> "Timeline":
+        """Only the quotas and tenants of these versions, and of later ones; all if there are none."""
+        kept = {self.of(one).versions for one in used}
+        newest = max(used, default=(0, -1))
         pairs = zip(self.from_ms, self.snapshots, strict=True)
-        left = [(at_ms, one) for at_ms, one in pairs if not kept or one.version in kept or one.version > newest]
+        left = [(at_ms, one) for at_ms, one in pairs if not kept or one.versions in kept or one.versions > newest]
         return Timeline(tuple(at_ms for at_ms, _ in left), tuple(one for _, one in left))
 
 
 def live_timeline(table: "QuotaTable", source: "QuotaSource", since_ms: int) -> Timeline:
-    """The quotas that were in force from an instant on, by the times of their commits, without invalid versions."""
+    """What was in force from an instant on, by the times of the commits to both tables, without invalid versions."""
+    quotas = _valid_commits(table, source.at, since_ms)
+    of_tenants = TenantTable.found(table.root)
+    with_tenants = partial(source.at, quotas[-1][1])
+    tenants = [] if of_tenants is None else _valid_commits(of_tenants, with_tenants, since_ms)
+    edits = [(at_ms, 0, version) for at_ms, version in quotas] + [(at_ms, 1, version) for at_ms, version in tenants]
+    versions = [quotas[0][1], -1]
     in_force: list[tuple[int, QuotaSnapshot]] = []
-    for commit in table.history(None):
-        try:
-            snapshot = source.at(commit.version)
-        except (InvalidQuotas, TableMissing):
-            continue
-        in_force.append((commit.committed_at_ms, snapshot))
-        if commit.committed_at_ms <= since_ms:
-            break
-    in_force.reverse()
+    for at_ms, place, version in sorted(edits):
+        versions[place] = version
+        in_force.append((at_ms, source.at(*versions)))
     return Timeline(tuple(at_ms for at_ms, _ in in_force), tuple(snapshot for _, snapshot in in_force))
+
+
+def _valid_commits(table: "EditedTable[State]", read: Callable[[int], object], since_ms: int) -> list[tuple[int, int]]:
+    """When each valid version was stored, and its number, from the one in force at an instant on."""
+    found: list[tuple[int, int]] = []
+    for commit in table.history(None):
+        with suppress(InvalidQuotas, TableMissing):
+            read(commit.version)
+            found.append((commit.committed_at_ms, commit.version))
+            if commit.committed_at_ms <= since_ms:
+                break
+    return found[::-1]
 
 
 def old_batches(
     root: str, since_ms: int, until_ms: int, max_age_ms: int
-) -> tuple[frozenset[tuple[str, int]], frozenset[int]]:
+) -> tuple[frozenset[tuple[str, int]], frozenset[Versions]]:
     """The batches of a span that were older than `stream.max_decision_age_ms` when the job collected them.
 
     The job recorded their decisions and published none: so it is after an outage, and in the first seconds of a job.
-    Also returns the versions of the quotas that all batches of the span were decided with.
+    Also returns the versions of the quotas and tenants that all batches of the span were decided with.
     """
     span = [("evaluated_at_ms", ">=", since_ms), ("evaluated_at_ms", "<", until_ms)]
-    columns = ["query_id", "batch_id", "evaluated_at_ms", "processed_at_ms", "quota_version"]
+    columns = ["query_id", "batch_id", "evaluated_at_ms", "processed_at_ms", *VERSIONS]
     try:
         rows = read_table(table_uri(root, "batches"), columns, span)
     except TableMissing:
         return frozenset(), frozenset()
     old = rows.filter(pc.greater(pc.subtract(rows["processed_at_ms"], rows["evaluated_at_ms"]), max_age_ms))
     found = frozenset(zip(old["query_id"].to_pylist(), old["batch_id"].to_pylist(), strict=True))
-    return found, frozenset(pc.unique(rows["quota_version"]).to_pylist())
+    return found, frozenset(zip(*(rows[name].to_pylist() for name in VERSIONS), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +214,12 @@ class ReplayRequest:
             msg = f"usage_by_second cannot replay sample windows of {w} ms, which are not whole seconds"
             raise UsageError(msg, "begin with a later --since: the exact batches of `usage` can be replayed")
 
-    def all_quotas(self) -> Iterator[Quota]:
-        """The quotas of all replays and times."""
-        snapshots = (snapshot for timeline in self.quotas for snapshot in timeline.snapshots)
-        return (quota for snapshot in snapshots for quota in snapshot.quotas)
+    def has_bounds(self, quota_type: int) -> bool:
+        """Whether a quota or a tenant of some replay has a bound of this type, a position in `QUOTA_TYPES`."""
+        snapshots = [snapshot for timeline in self.quotas for snapshot in timeline.snapshots]
+        bounds = [one.bounds for snapshot in snapshots for one in snapshot.quotas]
+        bounds += [one.bounds for snapshot in snapshots for one in snapshot.tenants]
+        return any(one[quota_type] is not None for one in bounds)
 
 
 def begin_ms(settings: EngineSettings, since_ms: int, start: Start | None) -> int:

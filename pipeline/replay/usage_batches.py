@@ -27,7 +27,8 @@ Source = Literal["usage_by_second", "usage"]
 _BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")
 _NAMES: Final = ("broker_id", "user", "client_id")
-_VERSIONS: Final = ("quota_version", "tenants_version")
+VERSIONS: Final = ("quota_version", "tenants_version")
+"""The columns that say with which versions a batch was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class UsageReader:
         self._by_broker = request.scope == "broker"
         self._names = _NAMES if self._by_broker else _NAMES[1:]
         # Request times that no quota bounds are null: reading them takes time.
-        self._reads_times = any(quota.bounds[REQUEST] is not None for quota in request.all_quotas())
+        self._reads_times = request.has_bounds(REQUEST)
         self._w = request.settings.engine.sample_window_ms
         self.numbers: dict[ClientKey, int] = {}
         """The number of every client known so far, in the order of the numbers."""
@@ -73,7 +74,7 @@ class UsageReader:
     def _rows(self, start_ms: int, end_ms: int) -> pa.Table:
         columns = [self._time, *self._names, *_BYTES, "last_event_ms", *(_TIMES if self._reads_times else ())]
         if self._request.source == "usage":
-            columns += ["time_epoch", "query_id", "batch_id", *_VERSIONS, "sample_start_ms", IN_GAP]
+            columns += ["time_epoch", "query_id", "batch_id", *VERSIONS, "sample_start_ms", IN_GAP]
         # One dictionary for all chunks, so that the batches are slices of one array.
         rows = self.table.read(columns, start_ms, end_ms).unify_dictionaries()
         for name in () if self._reads_times else _TIMES:
@@ -82,7 +83,7 @@ class UsageReader:
 
     def _batches(self, rows: pa.Table) -> Iterator[UsageBatch]:
         rows, first = in_batches(rows)
-        facts = rows.select(["evaluated_at_ms", *_VERSIONS, "query_id", "batch_id"]).take(pa.array(first))
+        facts = rows.select(["evaluated_at_ms", *VERSIONS, "query_id", "batch_id"]).take(pa.array(first))
         at_ms = rows["evaluated_at_ms"].to_numpy()
         for piece, row in zip(self._pieces(rows, first, at_ms), facts.to_pylist(), strict=True):
             is_old = (row["query_id"], row["batch_id"]) in self._request.old

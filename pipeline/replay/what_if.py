@@ -166,8 +166,9 @@ class _Replay:
             self._holds.hear(target, instant_ms, throttle_time_ms if holds else None, excepted or ())
 
     def _snapshot_of(self, batch: UsageBatch) -> QuotaSnapshot:
-        version = batch.evaluation.quota_version
-        return self._quotas.at(batch.evaluation.evaluated_at_ms) if version < 0 else self._quotas.version(version)
+        evaluation = batch.evaluation
+        is_stored = evaluation.quota_version >= 0
+        return self._quotas.of(evaluation.versions) if is_stored else self._quotas.at(evaluation.evaluated_at_ms)
 
     def _take_up(self, start: Start, snapshot: QuotaSnapshot) -> None:
         """Go on from a start, after the batches up to it and before the first one after it."""

@@ -197,6 +197,17 @@ class Declared:
         """The rows for a table."""
         return self.quotas if kind is QUOTA_ROWS else self.tenants
 
+    def snapshot(self, version: int, rest: QuotaSnapshot | None = None) -> QuotaSnapshot:
+        """What is declared, as this version; a table of which it says nothing is as in `rest`, or without it empty."""
+        quotas = QuotaSnapshot.from_rows(self.quotas or (), version)
+        if self.quotas is None and rest is not None:
+            quotas = replace(rest, version=version)
+        if self.tenants is not None:
+            return replace(quotas, tenants=read_tenants(self.tenants, version), tenants_version=version)
+        if rest is not None:
+            return replace(quotas, tenants=rest.tenants, tenants_version=rest.tenants_version)
+        return quotas
+
 
 def from_text(text: str, name: str = "the file") -> Declared:
     """Read a file: JSON, or YAML of one or several documents.
@@ -409,15 +420,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def read_snapshot(path: Path, version: int) -> QuotaSnapshot:
-    """The quotas of a file; otherwise as `snapshot_of_text`. Raises `UnreadableFile`, too."""
-    return snapshot_of_text(path, read_text_file("--quotas", path), version)
-
-
-def snapshot_of_text(path: Path, text: str, version: int) -> QuotaSnapshot:
-    """The quotas of a text, and its tenants if it declares any; forms and errors as of `from_text`."""
-    declared = from_text(text, str(path))
-    snapshot = QuotaSnapshot.from_rows(declared.quotas or (), version)
-    if declared.tenants is None:
-        return snapshot
-    return replace(snapshot, tenants=read_tenants(declared.tenants, version), tenants_version=version)
+def read_declared(path: Path) -> Declared:
+    """What a file declares; raises `UnreadableFile`, too."""
+    return from_text(read_text_file("--quotas", path), str(path))

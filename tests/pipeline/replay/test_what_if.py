@@ -2,8 +2,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import NotFound, UsageError
 from pipeline.replay.request import ReplayRequest, Timeline, live_timeline
@@ -22,9 +23,12 @@ from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.snapshot import QuotaSnapshot
+from schemas.arrow import arrow_schema
 from schemas.names import ClientKey
+from schemas.rows import TenantRow
 from schemas.throttle_record import Target
 from tests.pipeline.replay.kept import KeptJob, roll_up
+from tests.pipeline.tables.factories import AUDIT, bound, tenant, tenant_table
 from tests.quota.factories import quota_row, usage_row
 
 QUOTAS = (
@@ -145,6 +149,28 @@ def test_seconds_fill_longer_windows_and_no_shorter_ones(job: KeptJob) -> None:
 def test_the_quotas_of_an_instant_are_the_newest_before_it(at_ms: int, version: int) -> None:
     snapshots = tuple(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=1.0)], number) for number in (1, 2))
     assert Timeline((100, 200), snapshots).at(at_ms).version == version
+
+
+def test_edits_of_quotas_and_tenants_come_into_force_one_after_the_other(tmp_path: Path) -> None:
+    job = KeptJob(str(tmp_path), *QUOTAS)
+    first = job.quotas.pin()
+    tenants = tenant_table(job.root)
+    (middle, last) = (
+        job.quotas.at(first.version, tenants.commit(lambda _: [tenant("a", 1.0)], AUDIT).version),
+        job.quotas.at(job.quota_table.alter([QUOTAS[0], bound("bob", 2.0)], AUDIT), tenants.version()),
+    )
+    twice = pa.Table.from_pylist([tenant("b", 2.0, user_patterns=("a-*",))], arrow_schema(TenantRow))
+    write_deltalake(tenants.uri, twice, mode="append")
+    live = live_timeline(job.quota_table, job.quotas, 0)
+    assert live.snapshots[-3:] == (first, middle, last)
+    assert [len(one.tenants) for one in live.snapshots[-3:]] == [0, 1, 1]
+    assert [live.of(one.versions) for one in (first, middle, last)] == [first, middle, last]
+    assert live.of((last.version, tenants.version())) == last, "that version was never in force"
+    assert live.at(live.from_ms[-1]) == last
+    assert live.of_versions([middle.versions]).snapshots == (middle, last)
+    after = live_timeline(job.quota_table, job.quotas, live.from_ms[-1])
+    assert after.snapshots[-1] == last
+    assert first.versions not in {one.versions for one in after.snapshots}
 
 
 ALICE = ClientKey("", "alice", "etl")

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from pipeline.tables.quotas.files import (
     QuotaFileRefused,
     applied,
     from_text,
-    snapshot_of_text,
     to_documents,
 )
 from pipeline.tables.quotas.tenants import TENANT_ROWS, new_tenant
@@ -99,10 +97,17 @@ def test_a_file_says_nothing_of_a_table_that_it_does_not_name() -> None:
     assert from_text("quotas: []") == Declared([], None)
 
 
-def test_the_snapshot_of_a_file_has_its_tenants() -> None:
-    snapshot = snapshot_of_text(Path("q.yaml"), TENANTS, 7)
-    assert ([one.name for one in snapshot.tenants], snapshot.versions) == (["team-a", "team-b"], (7, 7))
-    assert snapshot_of_text(Path("q.yaml"), ROWS, 7).versions == (7, -1)
+def test_what_a_file_does_not_declare_is_as_it_was() -> None:
+    both, quotas = from_text(TENANTS), from_text(ROWS)
+    tenants = Declared(None, both.tenants)
+    rest = both.snapshot(3)
+    assert ([one.name for one in rest.tenants], rest.versions) == (["team-a", "team-b"], (3, 3))
+    assert (quotas.snapshot(7).tenants, quotas.snapshot(7).versions) == ((), (7, -1))
+    with_rest = quotas.snapshot(7, rest)
+    assert ([one.user for one in with_rest.quotas], with_rest.versions) == (["alice", "<default>"], (7, 3))
+    assert with_rest.tenants == rest.tenants
+    assert (tenants.snapshot(7).quotas, tenants.snapshot(7, rest).quotas) == ((), rest.quotas)
+    assert tenants.snapshot(7, rest).versions == (7, 7)
 
 
 @pytest.mark.parametrize(
