@@ -36,7 +36,7 @@ COLUMNS: Final = pa.schema([(one.name, one.type) for one in arrow_schema(RatesRo
 _MEASURES: Final = (("produced_bytes",), ("fetched_bytes",), ("io_time_ns", "network_time_ns"))
 _COUNTED: Final = ("produced_bytes", "fetched_bytes", "request_count")
 _CLIENT: Final = ("broker_id", "user", "client_id")
-_SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode")
+_SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode", "tenant")
 
 RatesOf = Callable[[pa.Table, Flags], pa.Table]
 """`QuotaEngine.rates` of clients (broker_id, user, client_id), of both sides, with the clients to have in any case."""

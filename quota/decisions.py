@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import QUOTA_TYPES, TIE_ORDER
 from quota.resolution import Side
+from quota.tenants import Names
 from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
 from quota.usage import EntityNames, Pair, some_of
 
@@ -26,6 +27,9 @@ def columns_of(kind: pa.DataType, *names: str) -> Iterator[tuple[str, pa.DataTyp
     """Fields of one type."""
     return ((name, kind) for name in names)
 
+
+OF_TENANT: Final = (("tenant", pa.string()), ("tenant_level", pa.float64()), ("own_bound", pa.float64()))
+"""Columns of a member of a tenant: its name, λ (null at rest), and T of the member; null for one of none."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -39,6 +43,7 @@ SCHEMA: Final = pa.schema(
         ("cause", pa.string()),
         ("tokens", pa.float64()),
         ("owed_ms", pa.int64()),
+        *OF_TENANT,
     ]
 )
 """Columns of `QuotaEngine.record`: those of `decisions` without ids.
@@ -62,7 +67,8 @@ class Violations:
     `types` are positions in `QUOTA_TYPES`, `rows` a usage row of each entity, and `used` what it used of the type in
     the batch. Of the sensor's tags it has a user, a client-id, or both. Where `holds_user`, it is held as a whole.
     `tokens` is NaN where none are kept. Where `is_debt`, not the rate asks for a throttle, but the bucket, because of
-    usage that is behind; then `tokens` is as of its last refill.
+    usage that is behind; then `tokens` is as of its last refill. `bound` is the one in force, `own_bound` is T: they
+    differ for a member of a tenant. `tenant` is its name or None, and `tenant_level` is infinity at rest.
     """
 
     sides: Ints
@@ -81,6 +87,9 @@ class Violations:
     level: Ints
     has_user: Flags
     has_client_id: Flags
+    own_bound: Floats
+    tenant: Names
+    tenant_level: Floats
 
     def take(self, rows: Ids) -> "Violations":
         """Some of them."""
@@ -102,10 +111,12 @@ class Claims:
         quota_type: positions in `QUOTA_TYPES`.
         has_user: whether the user is a tag of the sensor; `has_client_id` likewise.
         observed: O, per second (bytes, or percent of one thread).
-        bound: T, per second; infinity for none.
+        bound: the bound in force, per second; infinity for none.
         tokens: what the bucket holds; NaN where none is kept.
         owed_ms: the larger of X by the rate and of the time the bucket needs to come back to 0; 0 without a bound.
         level: the level the bound comes from; 0 = no quota.
+        own_bound: T, per second: for a member of a tenant its own; infinity for none.
+        tenant: the tenant, None for none.
     """
 
     quota_type: Ints
@@ -117,6 +128,8 @@ class Claims:
     tokens: Floats
     owed_ms: Ints
     level: Ints
+    own_bound: Floats
+    tenant: Names
 
     def take(self, rows: Ids | Flags) -> "Claims":
         """The claims of some of the clients."""
@@ -194,7 +207,10 @@ NOTHING_ASKED: Final = Asked(
     _NO_IDS,
     (_NO_WORDS, _NO_WORDS),
     _NO_FLAGS,
-    Claims(_NO_IDS, _NO_FLAGS, _NO_FLAGS, _NO_FLOATS, _NO_FLOATS, _NO_IDS, _NO_FLOATS, _NO_IDS, _NO_IDS),
+    Claims(
+        *(_NO_IDS, _NO_FLAGS, _NO_FLAGS, _NO_FLOATS, _NO_FLOATS, _NO_IDS, _NO_FLOATS, _NO_IDS, _NO_IDS),
+        *(_NO_FLOATS, np.zeros(0, np.object_)),
+    ),
     _NO_IDS,
     _NO_FLAGS,
 )
@@ -299,9 +315,21 @@ def _rows(judged: Judged, names: EntityNames, rows: Ids, is_sensor: Flags, more:
         names_of(_CAUSES, found.is_debt.astype(np.int64)),
         pa.array(found.tokens, mask=np.isnan(found.tokens)),
         pa.array(found.owed_ms),
+        *tenant_columns(found.tenant, found.tenant_level, found.own_bound),
         pa.array(np.zeros(len(rows), np.int64) if more is None else more[at], mask=~is_sensor),
     ]
     return pa.Table.from_arrays(columns, schema=STORED)
+
+
+def tenant_columns(tenant: Names, level: Floats, own_bound: Floats) -> list[pa.Array]:
+    """The columns of `OF_TENANT`. λ is infinity at rest."""
+    names = pa.array(tenant, pa.string())
+    is_none = names.is_null().to_numpy(zero_copy_only=False)
+    return [
+        names,
+        pa.array(level, mask=is_none | np.isinf(level)),
+        pa.array(own_bound, mask=is_none),
+    ]
 
 
 def _asking(found: Violations, capped_ms: Ints) -> Flags:

@@ -13,6 +13,7 @@ from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import (
     KEY,
     NOTHING_ASKED,
+    OF_TENANT,
     SENSOR,
     Asked,
     Claims,
@@ -25,23 +26,16 @@ from quota.decisions import (
     names_where,
     sensor_keys_of,
     target_keys,
+    tenant_columns,
 )
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument, InvalidUsage
 from quota.rates import TokenBuckets
-from quota.resolution import NO_QUOTA, Candidates, Resolved, Side
-from quota.sensors import (
-    IDLE_MS,
-    UNRESOLVED,
-    Key,
-    SensorGroups,
-    SensorTable,
-    record_piece,
-    sensors_of,
-    split_by_window,
-    violated_sensors,
-)
+from quota.recording import SensorGroups, record_piece, sensors_of, split_by_window, violated_sensors
+from quota.resolution import Candidates, Resolved, Side
+from quota.sensors import IDLE_MS, UNRESOLVED, Key, SensorTable
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import NO_TENANT
 from quota.throttle_time import ThrottleCaps, debt_time_ms, owed_time_ms, type_that_owes_most
 from quota.usage import EntityNames, HashedNames, Pair, Usage
 
@@ -66,6 +60,7 @@ RATES_SCHEMA: Final = pa.schema(
         *columns_of(pa.string(), *SENSOR, "mode"),
         *columns_of(pa.float64(), "observed", "bound"),
         ("window_ms", pa.int64()),
+        *OF_TENANT,
     ]
 )
 """Columns of `QuotaEngine.rates`. Those that `RatesRow` has, too, get into the table `rates` by their names."""
@@ -78,6 +73,7 @@ LEVELS_SCHEMA: Final = pa.schema(
         ("bound", pa.float64()),
         ("mode", pa.string()),
         ("violated", pa.bool_()),
+        *OF_TENANT,
     ]
 )
 """Columns of `QuotaEngine.resolve`."""
@@ -155,7 +151,9 @@ class QuotaEngine:
         An entity whose tags change goes to another sensor: a new one, or one that already has samples. A sensor without
         entities keeps its samples until `expire_idle` drops it. Loading the same quotas again costs nothing.
         """
-        if snapshot.quotas is not self._snapshot.quotas and snapshot.quotas != self._snapshot.quotas:
+        before = self._snapshot
+        is_same = snapshot.quotas is before.quotas or snapshot.quotas == before.quotas
+        if not (is_same and snapshot.tenants == before.tenants):
             self._sensors.load(snapshot)
         self._snapshot = snapshot
 
@@ -238,6 +236,8 @@ class QuotaEngine:
             tokens=found.tokens,
             owed_ms=found.owed_ms,
             level=found.level,
+            own_bound=found.own_bound,
+            tenant=found.tenant,
         )
         of_clients, of_sensors = self._sensors.entities.keys(found.entities), self._sensors.numbers.keys(found.sensors)
         keys = tuple(np.where(found.holds_user, *halves) for halves in zip(of_sensors, of_clients, strict=True))
@@ -273,7 +273,8 @@ class QuotaEngine:
         has_sensors = len(self._sensors) > 0  # the last one may have expired
         is_known = has_sensors & (is_user | (entities >= 0))
         shape = (len(QUOTA_TYPES), len(preferred))
-        sensors, bound = np.zeros(shape, np.int64), np.full(shape, np.inf)
+        sensors, bound, own = np.zeros(shape, np.int64), np.full(shape, np.inf), np.full(shape, np.inf)
+        tenant = np.full(shape, NO_TENANT, np.int64)
         observed, tokens, window_ms = np.zeros(shape), np.full(shape, np.nan), np.ones(shape, np.int64)
         enforced = (key for key in self._sensors.recording if key[0] is Side.ENFORCED)
         for key in enforced if is_known.any() else ():
@@ -284,7 +285,10 @@ class QuotaEngine:
             ids = sensors[quota_type] = np.where(is_user, users, self._sensors.entities.sensors(key, entities))
             holds_user = of_type.holds_user[ids]
             is_known &= np.where(is_user, is_other | (of_type.is_resolved[ids] & holds_user), ids != UNRESOLVED)
-            bound[quota_type] = np.where(np.where(is_user, is_other, holds_user), np.inf, of_type.bound[ids])
+            is_free = np.where(is_user, is_other, holds_user)
+            bound[quota_type] = np.where(is_free, np.inf, of_type.bound[ids])
+            own[quota_type] = np.where(is_free, np.inf, of_type.own[ids])
+            tenant[quota_type] = np.where(is_free, NO_TENANT, of_type.tenant[ids])
             if np.isinf(bound[quota_type]).all():
                 continue  # it owes nothing
             observed[quota_type], window_ms[quota_type] = self._observed(key, ids, at_ms)
@@ -314,6 +318,8 @@ class QuotaEngine:
             tokens=tokens[at],
             owed_ms=owed_ms[at],
             level=level,
+            own_bound=own[at],
+            tenant=self._sensors.tenants.names[tenant[at]],
         )
         return claims, is_known & np.isfinite(claims.bound)
 
@@ -333,15 +339,17 @@ class QuotaEngine:
         names = EntityNames(targets, self.scope == "broker")
         columns = self._of_types(names, partial(self._claimed, at_ms=at_ms))
         found = (column.reshape(-1, len(QUOTA_TYPES)).T for column in columns)
-        level, has_user, has_client_id, holds_user, observed, bound, window_ms, tokens, owed_ms = found
+        level, own, tenant, has_user, has_client_id, holds_user, observed, bound, window_ms, tokens, owed_ms = found
         of_user = _are_users(targets)
         is_own = holds_user == of_user
         is_own &= ~of_user | (np.arange(len(QUOTA_TYPES))[:, None] == preferred)
         bound, owed_ms = np.where(is_own, bound, np.inf), np.where(is_own, owed_ms, 0)
+        own, tenant = np.where(is_own, own, np.inf), np.where(is_own, tenant, NO_TENANT)
         counted_ms = owed_ms if forgiven is None else np.where(forgiven.T | (owed_ms < least_ms), 0, owed_ms)
         types = type_that_owes_most(counted_ms, preferred)
         at = types, np.arange(len(types))
-        figures = has_user, has_client_id, observed, bound, window_ms, tokens, owed_ms, level
+        names_of = self._sensors.tenants.names[tenant]
+        figures = has_user, has_client_id, observed, bound, window_ms, tokens, owed_ms, level, own, names_of
         return Claims(types, *(column[at] for column in figures))
 
     def evaluate(self, entities: pa.Table, evaluated_at_ms: int | Ints) -> pa.Table:
@@ -392,31 +400,34 @@ class QuotaEngine:
         Returns:
             One row per entity and quota type with O > 0 and a bound T > 0, in the order of the table: entity (the row
             in the table), broker_id, user, client_id, quota_type, level, sensor_user, sensor_client_id (raw; "" if it
-            is not a tag), mode, observed, bound, window_ms.
+            is not a tag), mode, observed, bound, window_ms, and `OF_TENANT`.
         """
         self._check_instant(evaluated_at_ms)
         names = EntityNames(entities, self.scope == "broker")
         if all(key[0] is not side for key in self._sensors.recording):
             return pa.Table.from_batches([], RATES_SCHEMA)  # it has no quotas: mostly the shadow side
         columns = self._of_types(names, partial(self._used, side=side, now_ms=evaluated_at_ms))
-        quota, bound, _, _, observed, _ = columns
+        mode, level, bound, _, _, observed, *_ = columns
         is_used = observed > 0 if always is None else (observed > 0) | np.repeat(always, len(QUOTA_TYPES))
         is_kept = is_used & (bound > 0) & np.isfinite(bound)
         if side is Side.SHADOW:
-            is_kept &= self._sensors.resolution.is_shadow(quota)
+            is_kept &= mode == "shadow"
         places = np.flatnonzero(is_kept)
-        quota, bound, has_user, has_client_id, observed, window_ms = (column[places] for column in columns)
+        mode, level, bound, has_user, has_client_id, observed, window_ms, *of_tenant = (
+            column[places] for column in columns
+        )
         entity, quota_type = np.divmod(places, len(QUOTA_TYPES))
         broker_id, user, client_id = names.take(entity)
         return pa.Table.from_arrays(
             [
                 pa.array(entity),
                 *(broker_id, user, client_id, names_of(QUOTA_TYPES, quota_type)),
-                pa.array(self._sensors.resolution.levels_of(quota)),
+                pa.array(level),
                 names_where(has_user, user),
                 names_where(has_client_id, client_id),
-                pa.array(self._sensors.resolution.modes_of(quota), pa.string()),
+                pa.array(mode, pa.string()),
                 *(pa.array(column) for column in (observed, bound, window_ms)),
+                *tenant_columns(*of_tenant),
             ],
             schema=RATES_SCHEMA,
         )
@@ -429,23 +440,24 @@ class QuotaEngine:
 
         Returns:
             One row per entity and quota type, in the order of the table: broker_id, user, client_id, quota_type, level
-            (null for no quota), sensor_user, sensor_client_id (raw; "" if it is not a tag), bound (null for none), mode
-            (null, enforce, shadow, exempt), violated.
+            (null for no quota), sensor_user, sensor_client_id (raw; "" if it is not a tag), bound (the one in force;
+            null for none), mode (null, enforce, shadow, exempt), violated, and `OF_TENANT`.
 
         Raises:
             InvalidUsage: a column is missing.
         """
         names = EntityNames(entities, self.scope == "broker")
-        resolution = self._sensors.resolution
-        quota, bound, has_user, has_client_id, violated = self._of_types(names, self._holding)
-        keys, none = _key_columns(names), quota == NO_QUOTA
+        columns = self._of_types(names, self._holding)
+        mode, level, bound, has_user, has_client_id, observed, _, *of_tenant = columns
+        keys = _key_columns(names)
         columns = [
-            pa.array(resolution.levels_of(quota), mask=none),
+            pa.array(level, mask=level == 0),
             names_where(has_user, keys[1]),
             names_where(has_client_id, keys[2]),
             pa.array(bound, mask=np.isinf(bound)),
-            pa.array(resolution.modes_of(quota), pa.string(), mask=none),
-            pa.array(violated),
+            pa.array(mode, pa.string()),
+            pa.array(observed > bound),
+            *tenant_columns(*of_tenant),
         ]
         return pa.Table.from_arrays([*keys, *columns], schema=LEVELS_SCHEMA)
 
@@ -456,9 +468,10 @@ class QuotaEngine:
         full at the end of the oldest window of the last `record`. Then no usage that is not late can distinguish it
         from a new one.
 
+        The members of tenants that wanted more lately are in it, too, and the tenants that are not at rest.
+
         Returns:
-            broker_id, sensor_user, sensor_client_id, quota_type, tokens, refilled_at_ms; the tokens are as of
-            refilled_at_ms.
+            The columns of `quota.sensors.BUCKETS_SCHEMA`.
         """
         with np.errstate(over="ignore"):
             return self._sensors.buckets()
@@ -493,63 +506,54 @@ class QuotaEngine:
         """Figures of entities for one type, as columns with a row per entity and type, in the order of entities."""
         with np.errstate(over="ignore"):
             hashes = names.hashed(self._sensors.seeds)
-            candidates = self._sensors.resolution.candidates(hashes)
+            candidates = self._sensors.resolution.candidates(hashes, names)
             found = [figures(hashes, candidates, at) for at in range(len(QUOTA_TYPES))]
         return [np.stack(columns, axis=1).ravel() for columns in zip(*found, strict=True)]
 
     def _claimed(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, at_ms: int | Ints
-    ) -> tuple[Ints, Flags, Flags, Flags, Floats, Floats, Ints, Floats, Ints]:
-        """Level, tags, whether the user is held, O, T, W, tokens and what is owed, of each entity for one type.
+    ) -> tuple[NDArray[Any], ...]:
+        """Level, T and tenant, tags, whether the user is held, O, the bound in force, W, tokens and what is owed.
 
         Tokens are NaN where none are kept.
         """
-        resolved, ids, observed, window_ms = self._seen_by(Side.ENFORCED, hashes, candidates, quota_type, at_ms)
-        bound = resolved.bound
+        resolved, ids, tenant, bound, observed, window_ms = self._seen_by(
+            Side.ENFORCED, hashes, candidates, quota_type, at_ms
+        )
         tokens = self._tokens(quota_type, ids, bound, at_ms) if self.carry_debt else np.zeros(len(hashes))
         owed_ms = owed_time_ms(observed, window_ms, tokens, bound)
         tokens = np.where(np.isfinite(bound) & self.carry_debt, tokens, np.nan)
         tags = resolved.has_user, resolved.has_client_id, resolved.holds_user
-        return self._sensors.resolution.levels_of(resolved.quota), *tags, observed, bound, window_ms, tokens, owed_ms
+        of_quota = resolved.level, resolved.bound, tenant
+        return *of_quota, *tags, observed, bound, window_ms, tokens, owed_ms
 
     def _used(
         self, hashes: HashedNames, candidates: Candidates, quota_type: int, side: Side, now_ms: int
-    ) -> tuple[Ids, Floats, Flags, Flags, Floats, Ints]:
-        """The row of each entity for one type on one side, its bound, the tags, and O and W."""
-        resolved, _, observed, window_ms = self._seen_by(side, hashes, candidates, quota_type, now_ms)
-        return resolved.quota, resolved.bound, resolved.has_user, resolved.has_client_id, observed, window_ms
+    ) -> tuple[NDArray[Any], ...]:
+        """Mode and level of each entity for one type on one side, its bound, the tags, O and W, and its tenant."""
+        resolved, _, tenant, bound, observed, window_ms = self._seen_by(side, hashes, candidates, quota_type, now_ms)
+        of_quota = self._sensors.resolution.modes_of(resolved), resolved.level, bound
+        tenants = self._sensors.tenants
+        of_tenant = tenants.names[tenant], tenants.levels((side, quota_type), tenant), resolved.bound
+        return *of_quota, resolved.has_user, resolved.has_client_id, observed, window_ms, *of_tenant
 
     def _seen_by(
         self, side: Side, hashes: HashedNames, candidates: Candidates, quota_type: int, now_ms: int | Ints
-    ) -> tuple[Resolved, Ids, Floats, Ints]:
-        """The row that a side sees of each entity for one type, its sensor, and O and W of that."""
-        resolved = self._sensors.resolution.resolve(hashes, candidates, side, quota_type)
-        ids = self._sensors.numbers.find(hashes, resolved.has_user, resolved.has_client_id)
-        return resolved, ids, *self._observed((side, quota_type), ids, now_ms)
+    ) -> tuple[Resolved, Ids, Ids, Floats, Floats, Ints]:
+        """The row that a side sees of each entity for one type, its sensor, tenant and bound in force, and O and W."""
+        key, sensors = (side, quota_type), self._sensors
+        resolved = sensors.resolution.resolve(hashes, candidates, *key)
+        ids = sensors.numbers.find_keys(resolved.sensor_keys(hashes))
+        tenant = sensors.tenants.numbers(resolved.tenant, candidates.brokers)
+        bound = sensors.tenants.bounds(key, tenant, resolved.bound)
+        return resolved, ids, tenant, bound, *self._observed(key, ids, now_ms)
 
-    def _holding(
-        self, hashes: HashedNames, candidates: Candidates, quota_type: int
-    ) -> tuple[Ids, Floats, Flags, Flags, Flags]:
-        """The row that holds for each entity and one type, its bound, the tags, and whether it is violated."""
-        resolution = self._sensors.resolution
-        enforced, shadow = (resolution.resolve(hashes, candidates, side, quota_type) for side in Side)
-        in_shadow = (enforced.quota == NO_QUOTA) & resolution.is_shadow(shadow.quota)
-        is_above = [
-            self._is_violated((side, quota_type), hashes, of) for side, of in zip(Side, (enforced, shadow), strict=True)
-        ]
-        return (
-            np.where(in_shadow, shadow.quota, enforced.quota),
-            np.where(in_shadow, shadow.bound, enforced.bound),
-            np.where(in_shadow, shadow.has_user, enforced.has_user),
-            np.where(in_shadow, shadow.has_client_id, enforced.has_client_id),
-            np.where(in_shadow, is_above[Side.SHADOW], is_above[Side.ENFORCED]),
-        )
-
-    def _is_violated(self, key: Key, hashes: HashedNames, resolved: Resolved) -> Flags:
-        if self._evaluated_at_ms is None or key not in self._sensors.by_key:
-            return np.zeros(len(hashes), np.bool_)
-        ids = self._sensors.numbers.find(hashes, resolved.has_user, resolved.has_client_id)
-        return self._observed(key, ids, self._evaluated_at_ms)[0] > resolved.bound
+    def _holding(self, hashes: HashedNames, candidates: Candidates, quota_type: int) -> tuple[NDArray[Any], ...]:
+        """What `_used` says of each entity: on the enforced side, or where no quota holds there on the shadow side."""
+        now_ms = self._evaluated_at_ms or 0
+        enforced, shadow = (self._used(hashes, candidates, quota_type, side, now_ms) for side in Side)
+        in_shadow = (enforced[1] == 0) & (shadow[0] == "shadow")
+        return tuple(np.where(in_shadow, one, other) for one, other in zip(shadow, enforced, strict=True))
 
     def _observed(self, key: Key, ids: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
         """O and W of sensors of one side and type, as `SampleWindows.observed`; 0 for one that never recorded."""
@@ -576,6 +580,9 @@ class QuotaEngine:
         with np.errstate(over="ignore"):
             entities, of_row = self._sensors.look_up(batch.names, evaluated_at_ms)
             in_time, behind = self._record_all(batch, of_row, evaluated_at_ms)
+            for key in self._sensors.recording if self._snapshot.tenants else ():
+                used = sensors_of([*in_time[key], *behind[key]], self.num_sensors)
+                self._sensors.move_levels(key, used, evaluated_at_ms)
             found = (
                 self._violations(key, in_time[key], behind[key], batch, entities, of_row[key], evaluated_at_ms)
                 for key in self._sensors.recording
@@ -675,6 +682,9 @@ class QuotaEngine:
             level=sensors.level[of_entity],
             has_user=numbers.has_user[of_entity],
             has_client_id=numbers.has_client_id[of_entity],
+            own_bound=sensors.own[of_entity],
+            tenant=self._sensors.tenants.names[sensors.tenant[of_entity]],
+            tenant_level=self._sensors.tenants.levels(key, sensors.tenant[of_entity]),
         )
 
 

@@ -43,7 +43,6 @@ bob web None ('', 'web') None
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import product
@@ -56,7 +55,8 @@ from numpy.typing import NDArray
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import DEFAULT, KIND_OF_LEVEL, NAMES_OF_LEVEL, QUOTA_TYPES, Level, LevelKind
 from quota.snapshot import Quota, QuotaSnapshot
-from quota.usage import HashedNames, KeyIndex, NameColumn, Pair, Seeds, is_named
+from quota.tenants import MEMBER_LEVEL, NO_TENANT, Patterns, Tenant
+from quota.usage import EntityNames, HashedNames, KeyIndex, NameColumn, Pair, Seeds, is_named
 
 NO_QUOTA: Final = -1  # stands for "no quota" in an array of positions in `QuotaSnapshot.quotas`
 
@@ -74,20 +74,42 @@ class Side(IntEnum):
 class Resolved:
     """The answers for n entities, for one quota type on one side.
 
-    A part is a tag only if it is not empty. The row may be an exempt one, or `NO_QUOTA`: then T is infinity. Where
-    `holds_user`, the sensor is held as a whole: a throttle holds the user, with all client-ids of that sensor.
+    A part is a tag only if it is not empty. The row may be an exempt one, or `NO_QUOTA`: then T is infinity, but for a
+    member of a tenant. Where `holds_user`, the sensor is held as a whole: a throttle holds the user, with all
+    client-ids of that sensor.
+
+    Attributes:
+        level: 1 to 8, `MEMBER_LEVEL`, or 0 for no quota and no tenant.
+        tenant: The position of the tenant of each; `NO_TENANT` for none.
+        apart: What is added to the key of the sensor: a tenant has a sensor of its own for the clients of a user that
+            have no quota of their own and that a pattern of client-ids puts into it. None: nothing.
     """
 
     has_user: Flags
     has_client_id: Flags
     quota: Ids
+    level: Ids
     bound: Floats
     holds_user: Flags
+    tenant: Ids
+    apart: Pair | None = None
+
+    @property
+    def is_apart(self) -> Flags:
+        """Which have a sensor that is their tenant's alone."""
+        return np.zeros(len(self.quota), np.bool_) if self.apart is None else is_named(self.apart)
 
     def has_tags_of(self, other: "Resolved") -> bool:
         """True if both answers put all entities into the same sensors."""
+        if self.apart is not None or other.apart is not None:
+            return False
         same_user = np.array_equal(self.has_user, other.has_user)
         return same_user and np.array_equal(self.has_client_id, other.has_client_id)
+
+    def sensor_keys(self, names: HashedNames) -> Pair:
+        """The key of the sensor of each entity."""
+        first, second = names.sensor_keys(self.has_user, self.has_client_id)
+        return (first, second) if self.apart is None else (first + self.apart[0], second + self.apart[1])
 
 
 MOST_EXCEPTED: Final = 1_000
@@ -103,21 +125,31 @@ class ClientsApart:
     default client-id puts all names into sensors of their own, and where there are too many exceptions.
     """
 
-    def __init__(self, quotas: Iterable[Quota], quota_type: int) -> None:
+    def __init__(self, snapshot: QuotaSnapshot, quota_type: int) -> None:
         """Read the rows that count on the enforced side: exempt ones, and those with a bound of the type."""
         of_user: dict[str, set[str]] = defaultdict(set)
-        own, all_apart = set(), set()
-        for quota in quotas:
+        own, all_apart, of_none = set(), set(), set()
+        for quota in snapshot.quotas:
             if quota.mode == "shadow" or (quota.mode == "enforce" and quota.bounds[quota_type] is None):
                 continue
             if quota.level in {Level.USER_CLIENT, Level.DEFAULT_USER_CLIENT}:
                 of_user[quota.user].add(quota.client_id)
             elif quota.level in {Level.USER_DEFAULT_CLIENT, Level.DEFAULT_USER_DEFAULT_CLIENT}:
                 all_apart.add(quota.user)
-            elif quota.level == Level.USER:
+            elif quota.level in {Level.USER, Level.DEFAULT_USER}:
                 own.add(quota.user)
+            else:
+                of_none.add(quota.client_id)
         of_default, default_apart = of_user.pop(DEFAULT, set()), DEFAULT in all_apart
-        self._own = own
+        self._own = own - {DEFAULT}
+        tenants = [one for one in snapshot.tenants if not one.is_shadow and one.bounds[quota_type] is not None]
+        self._in_tenants = Patterns(tenants, "users") if tenants and DEFAULT not in own else None
+        common = None if default_apart or DEFAULT in of_none else _excepted(of_default | of_none)
+        self._of_members = {
+            user: None if user in all_apart or common is None else _excepted({*of_user[user], *common})
+            for user in ({*of_user, *all_apart} - own - {DEFAULT} if self._in_tenants else ())
+        }
+        self._of_any_member = common
         self._of_default = None if default_apart else _excepted(of_default)
         self._of_user = {
             user: None
@@ -128,6 +160,8 @@ class ClientsApart:
 
     def of(self, user: str) -> tuple[str, ...] | None:
         """The exceptions of a user, in order; None if its clients are held one by one."""
+        if self._in_tenants and user not in self._own and self._in_tenants.match(pa.array([user]))[0] != NO_TENANT:
+            return self._of_members.get(user, self._of_any_member)
         if user in self._of_user:
             return self._of_user[user]
         return () if user in self._own else self._of_default
@@ -137,12 +171,16 @@ class ClientsApart:
         named = [user for user, excepted in self._of_user.items() if excepted is None]
         return named, [*self._own.union(self._of_user).difference(named)], self._of_default is None
 
+    def members_one_by_one(self) -> tuple[list[str], bool]:
+        """The same of users in tenants whose clients without a quota of their own are one member."""
+        return [user for user, excepted in self._of_members.items() if excepted is None], self._of_any_member is None
+
 
 def held_one_by_one(snapshot: QuotaSnapshot) -> list[str]:
     """The users with an enforced quota of theirs (`DEFAULT`: all without one) whose clients are held one by one."""
     found = set()
     for quota_type in range(len(QUOTA_TYPES)):
-        apart = ClientsApart(snapshot.quotas, quota_type)
+        apart = ClientsApart(snapshot, quota_type)
         bounded = [one for one in snapshot.quotas if one.mode == "enforce" and one.bounds[quota_type] is not None]
         found |= {
             one.user for one in bounded if one.level in {Level.USER, Level.DEFAULT_USER} and apart.of(one.user) is None
@@ -156,8 +194,25 @@ def _excepted(client_ids: set[str]) -> tuple[str, ...] | None:
     return tuple(sorted(client_ids)) if few else None
 
 
-Candidates = dict[Level, Ids]
+OfLevels = dict[Level, Ids]
 """Per level the positions of the rows that name n entities at this level; `NO_QUOTA` where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What is the same for all sides and quota types of n entities.
+
+    Attributes:
+        rows: The rows that name them.
+        of_user: By side the tenant whose pattern the user matches, `NO_TENANT` for none; `of_client_id` likewise. Empty
+            without tenants.
+        brokers: The broker of each; None in cluster scope.
+    """
+
+    rows: OfLevels
+    of_user: dict[Side, Ids]
+    of_client_id: dict[Side, Ids]
+    brokers: "pa.Array | None"
 
 
 class Resolution:
@@ -173,6 +228,14 @@ class Resolution:
         rows = [_bounds_of(quota) for quota in quotas]
         self._bounds = np.array(rows, np.float64).reshape(len(quotas), len(QUOTA_TYPES))
         self._index = {level: self._index_level(level) for level in Level}
+        self._patterns = {side: _patterns_of(snapshot.tenants, side) for side in Side if snapshot.tenants}
+        # The last place stands for `NO_TENANT`.
+        tenants = snapshot.tenants
+        self._in_shadow = np.array([*(one.is_shadow for one in tenants), False])
+        self._has_bound = np.array([*([c is not None for c in one.bounds] for one in tenants), [False] * 3])
+        members = [[np.inf if bound is None else bound for bound in one.member_bounds] for one in tenants]
+        self._members = np.array([*members, [np.inf] * 3])
+        self._words = NameColumn(pa.array([one.name for one in tenants], pa.string()), seeds).hash(0, len(tenants))
         keys = product(Side, range(len(QUOTA_TYPES)))
         self._view = {(side, quota_type): self._see(side, quota_type) for side, quota_type in keys}
         self._apart = [self._apart_for(quota_type) for quota_type in range(len(QUOTA_TYPES))]
@@ -181,13 +244,16 @@ class Resolution:
         """The level of each row; 0 for `NO_QUOTA`."""
         return self._level[quota]
 
-    def modes_of(self, quota: Ids) -> NDArray[np.object_]:
-        """The mode of each row, object[n]; None for `NO_QUOTA`."""
-        return self._mode[quota]
+    def modes_of(self, resolved: Resolved) -> NDArray[np.object_]:
+        """The mode of each row, or of a member's tenant, object[n]; None for neither."""
+        modes = self._mode[resolved.quota]
+        modes[(resolved.tenant != NO_TENANT) & (resolved.quota == NO_QUOTA)] = "enforce"
+        modes[self._in_shadow[resolved.tenant]] = "shadow"
+        return modes
 
-    def is_shadow(self, quota: Ids) -> Flags:
-        """Which of these rows are shadow rows."""
-        shadow: Flags = self._mode[quota] == "shadow"
+    def is_shadow(self, quota: Ids, tenant: Ids) -> Flags:
+        """Which of these rows are shadow rows, or of members of shadow tenants."""
+        shadow: Flags = (self._mode[quota] == "shadow") | self._in_shadow[tenant]
         return shadow
 
     def _see(self, side: Side, quota_type: int) -> tuple[Floats, LevelKind]:
@@ -195,20 +261,21 @@ class Resolution:
 
         The last bound stands for `NO_QUOTA`.
         """
-        is_shadow = self.is_shadow(np.arange(len(self.snapshot.quotas)))
         bound = self._bounds[:, quota_type].copy()
         if side is Side.ENFORCED:
-            bound[is_shadow] = _HIDDEN
+            bound[self._mode[:-1] == "shadow"] = _HIDDEN
         kinds = LevelKind.NONE
         for level in np.unique(self._level[:-1][~np.isnan(bound)]).tolist():
             kinds |= KIND_OF_LEVEL[Level(level)]
         return np.append(bound, np.inf), kinds
 
-    def _apart_for(self, quota_type: int) -> tuple[ClientsApart, KeyIndex, KeyIndex, bool]:
+    def _apart_for(self, quota_type: int) -> tuple[ClientsApart, KeyIndex, KeyIndex, bool, KeyIndex, bool]:
         """Whom a throttle of a user does not hold, and keys of the users that are held one by one, and that are not."""
-        apart = ClientsApart(self.snapshot.quotas, quota_type)
+        apart = ClientsApart(self.snapshot, quota_type)
         named, others, is_default = apart.one_by_one()
-        return apart, self._index_users(named), self._index_users(others if is_default else []), is_default
+        members, is_every = apart.members_one_by_one()
+        keys = self._index_users(named), self._index_users(others if is_default else []), is_default
+        return apart, *keys, self._index_users(members), is_every
 
     def _index_users(self, users: list[str]) -> KeyIndex:
         index = KeyIndex()
@@ -235,8 +302,15 @@ class Resolution:
         _, order = index.add(names.entity_keys())
         return index, at[order]
 
-    def candidates(self, names: HashedNames) -> Candidates:
-        """Per level the row that names each entity. This part of the work is the same for all types and sides."""
+    def candidates(self, hashes: HashedNames, names: EntityNames) -> Candidates:
+        """What names each entity. This part of the work is the same for all types and sides."""
+        of_user, of_client_id = (
+            {side: both[at].match(column) for side, both in self._patterns.items()}
+            for at, column in enumerate((names.user, names.client_id))
+        )
+        return Candidates(self._rows_of(hashes), of_user, of_client_id, names.broker_id)
+
+    def _rows_of(self, names: HashedNames) -> OfLevels:
         by_name = HashedNames(names.seeds, names.user, names.client_id, None)
         size = len(names)
         keys = {
@@ -255,25 +329,69 @@ class Resolution:
     def resolve(self, names: HashedNames, candidates: Candidates, side: Side, quota_type: int) -> Resolved:
         """Tags, row and bound of each entity, for one type, as one side sees it."""
         bound, all_kinds = self._view[side, quota_type]
-        seen = self._seen(candidates, bound)
+        seen = self._seen(candidates.rows, bound)
         kinds = _tag_kinds(seen, all_kinds, len(names))
         user_named, client_id_named = is_named(names.user), is_named(names.client_id)
         has_user = (kinds != LevelKind.CLIENT) & user_named
         has_client_id = (kinds != LevelKind.USER) & client_id_named
         quota = self._quota_of_tags(seen, has_user, has_client_id)
         holds_user = has_user & ~has_client_id & ~self._held_one_by_one(names.user, quota_type)
-        return Resolved(has_user, has_client_id, quota, bound[quota], holds_user)
+        tenant = np.full(len(names), NO_TENANT, np.int64)
+        found = Resolved(has_user, has_client_id, quota, self._level[quota], bound[quota], holds_user, tenant)
+        return self._with_tenants(found, names, candidates, side, quota_type) if candidates.of_user else found
+
+    def _with_tenants(
+        self, found: Resolved, names: HashedNames, candidates: Candidates, side: Side, quota_type: int
+    ) -> Resolved:
+        """With the tenant of each: that of the sensor's user, or of the client-id where the sensor has both.
+
+        The clients of a user without a quota of their own are a member, held as a user where all of them are in it.
+        """
+        of_user, of_client_id = candidates.of_user[side], candidates.of_client_id[side]
+        without = (found.quota == NO_QUOTA) & is_named(names.user)
+        is_named_by_user = of_user != NO_TENANT
+        tenant = np.where(is_named_by_user, of_user, np.where(found.has_client_id | without, of_client_id, NO_TENANT))
+        is_member = without | (np.isfinite(found.bound) & found.has_user)
+        tenant[~(is_member & self._has_bound[tenant, quota_type])] = NO_TENANT
+        without &= tenant != NO_TENANT
+        *_, named, is_every = self._apart[quota_type]
+        one_by_one = np.ones(len(names), np.bool_) if is_every else named.find(names.user) >= 0
+        is_apart = without & ~is_named_by_user
+        return Resolved(
+            has_user=found.has_user | without,
+            has_client_id=found.has_client_id & ~without,
+            quota=found.quota,
+            level=np.where(without, MEMBER_LEVEL, found.level),
+            bound=np.where(without, self._members[tenant, quota_type], found.bound),
+            holds_user=np.where(without, is_named_by_user & ~one_by_one, found.holds_user),
+            tenant=tenant,
+            apart=self.keys_apart(np.where(is_apart, tenant, NO_TENANT)) if is_apart.any() else None,
+        )
+
+    def keys_apart(self, tenant: Ids) -> Pair:
+        """What the tenants, positions or `NO_TENANT`, add to the keys of sensors that only they have."""
+        first, second = (np.append(half, np.uint64(0))[tenant] for half in self._words)
+        return first, second
+
+    def members_apart(self, names: NDArray[np.object_], side: Side, quota_type: int) -> tuple[Ids, Floats]:
+        """The tenants with these names, None for none, and T of their clients without a quota of their own."""
+        seen = {
+            one.name: at for at, one in enumerate(self.snapshot.tenants) if side is Side.SHADOW or not one.is_shadow
+        }
+        tenant = np.array([seen.get(name, NO_TENANT) for name in names], np.int64)
+        tenant[~self._has_bound[tenant, quota_type]] = NO_TENANT
+        return tenant, self._members[tenant, quota_type]
 
     def _held_one_by_one(self, users: Pair, quota_type: int) -> Flags:
-        _, named, others, is_default = self._apart[quota_type]
+        _, named, others, is_default, *_ = self._apart[quota_type]
         found = named.find(users) >= 0
         return found | (others.find(users) < 0) if is_default else found
 
-    def _seen(self, candidates: Candidates, bound: Floats) -> Candidates:
+    def _seen(self, candidates: OfLevels, bound: Floats) -> OfLevels:
         """The candidates without hidden rows."""
         return {level: np.where(np.isnan(bound[rows]), NO_QUOTA, rows) for level, rows in candidates.items()}
 
-    def _quota_of_tags(self, seen: Candidates, user_tag: Flags, client_id_tag: Flags) -> Ids:
+    def _quota_of_tags(self, seen: OfLevels, user_tag: Flags, client_id_tag: Flags) -> Ids:
         """For each pair of tags the most specific row among the levels that name exactly these parts."""
         quota = np.full(len(user_tag), NO_QUOTA, np.int64)
         for level, kind in KIND_OF_LEVEL.items():
@@ -284,13 +402,19 @@ class Resolution:
     def bound_of_tags(self, tags: HashedNames, side: Side, quota_type: int) -> Floats:
         """The bound of each sensor, found by its tags; infinity if it has none."""
         bound = self._view[side, quota_type][0]
-        seen = self._seen(self.candidates(tags), bound)
+        seen = self._seen(self._rows_of(tags), bound)
         return bound[self._quota_of_tags(seen, is_named(tags.user), is_named(tags.client_id))]
 
 
 def recorded_keys(snapshot: QuotaSnapshot) -> frozenset[tuple[Side, int]]:
-    """The sides and quota types that record usage at all under these quotas: those that a row of the side bounds."""
-    return frozenset(
+    """The sides and quota types that record usage at all: those that a row, or a tenant, of the side bounds."""
+    of_tenants = frozenset(
+        (Side.SHADOW if tenant.is_shadow else Side.ENFORCED, quota_type)
+        for tenant in snapshot.tenants
+        for quota_type, bound in enumerate(tenant.bounds)
+        if bound is not None
+    )
+    return of_tenants | frozenset(
         (Side.SHADOW if quota.mode == "shadow" else Side.ENFORCED, quota_type)
         for quota in snapshot.quotas
         if quota.mode != "exempt"
@@ -299,7 +423,13 @@ def recorded_keys(snapshot: QuotaSnapshot) -> frozenset[tuple[Side, int]]:
     )
 
 
-def _tag_kinds(seen: Candidates, kinds: LevelKind, size: int) -> Ints:
+def _patterns_of(tenants: tuple[Tenant, ...], side: Side) -> tuple[Patterns, Patterns]:
+    """The patterns of users and of client-ids that one side sees."""
+    seen = {at: one for at, one in enumerate(tenants) if side is Side.SHADOW or not one.is_shadow}
+    return Patterns(seen, "users"), Patterns(seen, "client_ids")
+
+
+def _tag_kinds(seen: OfLevels, kinds: LevelKind, size: int) -> Ints:
     """Which parts are the tags of each entity's sensor, as a `LevelKind`; `kinds` are those of all levels in use."""
     if kinds.value.bit_count() <= 1:
         return np.full(size, kinds or LevelKind.CLIENT, np.int64)

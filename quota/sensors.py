@@ -5,79 +5,104 @@ Sensors have one numbering for all quota types and both sides. So an entity need
 give it the same tags. Each type keeps its own samples under these numbers.
 
 To which sensors the usage of an entity goes is kept for all entities that were seen lately (`EntityDirectory`). Buckets
-are stored as a table, because they are the only state that stored usage does not give again. A batch of usage is summed
-per sensor and sample window, recorded, and charged to the buckets, one quota type after the other (`record_piece`).
+are stored as a table, because they are the only state that stored usage does not give again.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from quota.arrays import Flags, Floats, Ids, Ints
-from quota.decisions import names_of, names_where
+from quota.decisions import names_where
 from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.errors import InvalidUsage
 from quota.rates import (
-    MAX_DEBT_BURSTS,
-    MAX_DEBT_BURSTS_OF_GAP,
     SampleWindows,
-    Selection,
     TokenBuckets,
-    amounts,
-    at_places,
-    saturated,
 )
 from quota.resolution import Resolution, Resolved, Side, recorded_keys
 from quota.snapshot import QuotaSnapshot
-from quota.usage import BLOCK_ROWS, DictionaryMemo, EntityNames, HashedNames, KeyIndex, NameReader, Pair, Seeds, Usage
+from quota.tenants import DEMAND_SHARE, NO_TENANT, TenantLevels
+from quota.usage import (
+    BLOCK_ROWS,
+    DictionaryMemo,
+    EntityNames,
+    HashedNames,
+    KeyIndex,
+    NameColumn,
+    NameReader,
+    Pair,
+    Seeds,
+    is_named,
+    some_of,
+)
 
 Key = tuple[Side, int]  # a side and the position of a quota type
 
 KEYS: Final[tuple[Key, ...]] = tuple((side, quota_type) for side in Side for quota_type in range(len(QUOTA_TYPES)))
 MIN_CAPACITY: Final = 64
+NEVER_MS: Final = -(1 << 52)
+"""Stands for "never" in an array of instants."""
 _MAX_CHUNKS: Final = 256
 
 
 class TypeSensors:
     """Samples and buckets (None: no debt is carried) of each sensor, for one quota type on one side, and its quota.
 
-    T, the level, whether a throttle holds the user, and (on the shadow side) whether it is a shadow row are of the last
-    time that one of its entities was resolved: infinity, 0 and False for no quota. `is_resolved`: that was under the
-    quotas in force.
+    T, the level, the tenant, whether a throttle holds the user, and (on the shadow side) whether it is in shadow mode
+    are of the last time that one of its entities was resolved: infinity, 0, none and False for no quota. `is_resolved`:
+    that was under the quotas in force. `bound` is the bound in force: T, or of a member what its tenant leaves it.
+    `demanded_at_ms` is when a member was last seen to want more than it has.
     """
+
+    _FILLS: ClassVar[Mapping[str, float]] = {
+        "bound": np.inf,
+        "own": np.inf,
+        "level": 0,
+        "tenant": NO_TENANT,
+        "demanded_at_ms": NEVER_MS,
+        "is_shadow": 0,
+        "holds_user": 0,
+        "is_resolved": 0,
+    }
 
     def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
         self.windows = windows
         self.buckets = buckets
         self.bound = np.zeros(0, np.float64)
+        self.own = np.zeros(0, np.float64)
         self.level = np.zeros(0, np.int64)
+        self.tenant = np.zeros(0, np.int64)
+        self.demanded_at_ms = np.zeros(0, np.int64)
         self.is_shadow = np.zeros(0, np.bool_)
         self.holds_user = np.zeros(0, np.bool_)
         self.is_resolved = np.zeros(0, np.bool_)
+
+    def bucket_of(self, sensors: Ids) -> tuple[Floats, Ints]:
+        """`TokenBuckets.stored`; infinity without a bucket."""
+        if self.buckets is None:
+            return np.full(len(sensors), np.inf), np.zeros(len(sensors), np.int64)
+        return self.buckets.stored(sensors)
 
     def grow(self, capacity: int) -> None:
         """Make room for this many sensors."""
         room = capacity - len(self.bound)
         if room <= 0:
             return
-        self.bound = np.pad(self.bound, (0, room), constant_values=np.inf)
-        self.level, self.is_shadow = np.pad(self.level, (0, room)), np.pad(self.is_shadow, (0, room))
-        self.holds_user, self.is_resolved = np.pad(self.holds_user, (0, room)), np.pad(self.is_resolved, (0, room))
+        for name, fill in self._FILLS.items():
+            setattr(self, name, np.pad(getattr(self, name), (0, room), constant_values=fill))
         self.windows.grow(capacity)
         if self.buckets is not None:
             self.buckets.grow(capacity)
 
     def keep(self, kept: Flags) -> None:
         """Forget the sensors that are not kept, bool[n]. The others close the gaps in their order."""
-        self.bound = self.bound[: len(kept)][kept]
-        self.level = self.level[: len(kept)][kept]
-        self.is_shadow = self.is_shadow[: len(kept)][kept]
-        self.holds_user = self.holds_user[: len(kept)][kept]
-        self.is_resolved = self.is_resolved[: len(kept)][kept]
+        for name in self._FILLS:
+            setattr(self, name, getattr(self, name)[: len(kept)][kept])
         self.windows.keep(kept)
         if self.buckets is not None:
             self.buckets.keep(kept)
@@ -92,19 +117,22 @@ class SensorNumbers:
         self.used_at_ms = np.zeros(0, np.int64)
         self.has_user = np.zeros(0, np.bool_)
         self.has_client_id = np.zeros(0, np.bool_)
+        self.is_apart = np.zeros(0, np.bool_)
+        """Which are a tenant's alone: of a user's clients that a pattern of client-ids puts into it."""
 
     def __len__(self) -> int:
         return len(self._index)
 
-    def find(self, names: HashedNames, has_user: Flags, has_client_id: Flags) -> Ids:
-        """The sensor of each entity, int64[n]; −1 if it does not exist yet."""
-        return self._index.find(names.sensor_keys(has_user, has_client_id))
-
     def add(
-        self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], has_user: Flags, has_client_id: Flags
+        self,
+        keys: Pair,
+        names: tuple[pa.Array, pa.Array, pa.Array],
+        has_user: Flags,
+        has_client_id: Flags,
+        is_apart: Flags,
     ) -> Ids:
-        """The sensor of each entity, by broker, user and client-id, int64[n]. One that does not exist is made."""
-        ids, new = self._index.add(hashes.sensor_keys(has_user, has_client_id))
+        """The sensor of each key, by broker, user and client-id, int64[n]. One that does not exist is made."""
+        ids, new = self._index.add(keys)
         if len(new):
             rows = pa.array(new)
             broker, user, client_id = (column.take(rows) for column in names)
@@ -115,7 +143,8 @@ class SensorNumbers:
         if len(self._index) > len(self.used_at_ms):
             room = 0, max(2 * len(self._index), MIN_CAPACITY) - len(self.used_at_ms)
             self.used_at_ms, self.has_user = np.pad(self.used_at_ms, room), np.pad(self.has_user, room)
-            self.has_client_id = np.pad(self.has_client_id, room)
+            self.has_client_id, self.is_apart = np.pad(self.has_client_id, room), np.pad(self.is_apart, room)
+        self.is_apart[ids[new]] = is_apart[new]
         self.has_user[ids[new]] = has_user[new]
         self.has_client_id[ids[new]] = has_client_id[new]
         return ids
@@ -147,6 +176,7 @@ class SensorNumbers:
         self.used_at_ms = self.used_at_ms[: len(kept)][kept]
         self.has_user = self.has_user[: len(kept)][kept]
         self.has_client_id = self.has_client_id[: len(kept)][kept]
+        self.is_apart = self.is_apart[: len(kept)][kept]
 
 
 UNRESOLVED: Final = -1  # in place of a sensor: not resolved yet under the quotas in force
@@ -227,14 +257,21 @@ BUCKETS_SCHEMA: Final = pa.schema(
         *((name, pa.string()) for name in (*_SENSOR, "quota_type")),
         ("tokens", pa.float64()),
         ("refilled_at_ms", pa.int64()),
+        ("demanded_at_ms", pa.int64()),
+        ("tenant", pa.string()),
+        ("tenant_level", pa.float64()),
+        ("mode", pa.string()),
     ]
 )
-"""Columns of `QuotaEngine.buckets`. The tokens are as of `refilled_at_ms`."""
+"""Columns of `QuotaEngine.buckets`: see `schemas.rows.SensorStateRow`. The tokens are as of `refilled_at_ms`."""
+_MAY_BE_NULL: Final = frozenset({"tokens", "demanded_at_ms", "tenant", "tenant_level"})
+_SIDES: Final = {"enforce": Side.ENFORCED, "shadow": Side.SHADOW}
 
 
 def of_sensors_with_parts(buckets: pa.Table) -> pa.Table:
-    """The rows of sensors with a user or a client-id. The one without stands for clients without a quota: no bucket."""
-    return buckets.filter((pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != ""))
+    """The rows of tenants, and of sensors with a part. One without stands for clients without a quota: no bucket."""
+    has_part = (pc.field("sensor_user") != "") | (pc.field("sensor_client_id") != "")
+    return buckets.filter(has_part | pc.field("tenant").is_valid())
 
 
 def sensor_entities(table: pa.Table, has_brokers: bool) -> EntityNames:
@@ -245,13 +282,13 @@ def sensor_entities(table: pa.Table, has_brokers: bool) -> EntityNames:
     return EntityNames(pa.table(columns), has_brokers)
 
 
-def _rows_by_type(table: pa.Table) -> list[Ids]:
-    """The row numbers of a bucket table per quota type; raises `InvalidUsage`."""
+def _rows_by_key(table: pa.Table) -> dict[Key, Ids]:
+    """The row numbers of a bucket table per side and quota type; raises `InvalidUsage`."""
     for name in BUCKETS_SCHEMA.names:
         if name not in table.column_names:
             message = f"column '{name}' is not in the buckets; their columns are {', '.join(table.column_names)}"
             raise InvalidUsage(message)
-        if table[name].null_count:
+        if name not in _MAY_BE_NULL and table[name].null_count:
             message = f"column '{name}' has nulls in {table[name].null_count} rows"
             raise InvalidUsage(message)
     types = np.array(table["quota_type"].to_pylist(), np.object_)
@@ -259,7 +296,12 @@ def _rows_by_type(table: pa.Table) -> list[Ids]:
     if unknown:
         message = f"unknown quota type '{min(unknown)}'; known are {', '.join(QUOTA_TYPES)}"
         raise InvalidUsage(message)
-    return [np.flatnonzero(types == name) for name in QUOTA_TYPES]
+    modes = np.array(table["mode"].to_pylist(), np.object_)
+    return {
+        (side, at): np.flatnonzero((types == name) & (modes == mode))
+        for mode, side in _SIDES.items()
+        for at, name in enumerate(QUOTA_TYPES)
+    }
 
 
 IDLE_MS: Final = 3_600_000
@@ -282,6 +324,7 @@ class SensorTable:
         self.recording: tuple[Key, ...] = ()
         self.numbers = SensorNumbers()
         self.by_key: dict[Key, TypeSensors] = {}
+        self.tenants = TenantLevels()
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -289,11 +332,40 @@ class SensorTable:
     def load(self, snapshot: QuotaSnapshot) -> None:
         """Put quotas in force. Sensors stay as they are. Entities are resolved again when they are next looked up."""
         self.resolution = Resolution(snapshot, self.seeds)
+        self.tenants.load(snapshot.tenants)
         recorded = recorded_keys(snapshot)
         self.recording = tuple(key for key in KEYS if key in recorded)
         self.entities.forget_sensors(self.recording)
         for sensors in self.by_key.values():
             sensors.is_resolved[:] = False
+        self._settle(np.arange(len(self)))
+
+    def _settle(self, ids: Ids, names_apart: NDArray[np.object_] | None = None) -> None:
+        """Find the tenants of sensors by their tags: a member counts for λ also while it sends no usage.
+
+        * `names_apart`: The tenant of each one that is apart, by name; None: as it was.
+        """
+        entities = sensor_entities(self.numbers.names(ids), self._by_broker)
+        hashes, keys, is_apart = entities.hashed(self.seeds), self.numbers.keys(ids), self.numbers.is_apart[ids]
+        candidates = self.resolution.candidates(hashes, entities) if self.resolution.snapshot.tenants else None
+        for key, of_type in self.by_key.items():
+            if candidates is None or key not in self.recording:
+                of_type.tenant[ids] = NO_TENANT
+                continue
+            names = names_apart
+            if names is None:
+                names = self.tenants.names[np.where(is_apart, of_type.tenant[ids], NO_TENANT)]
+            resolved = self.resolution.resolve(hashes, candidates, *key)
+            own_keys = resolved.sensor_keys(hashes)
+            is_own = ~is_apart & (own_keys[0] == keys[0]) & (own_keys[1] == keys[1])
+            tenant, bound = self.resolution.members_apart(names, *key)
+            tenant = np.where(is_own, resolved.tenant, tenant)
+            of_type.tenant[ids] = self.tenants.numbers(tenant, candidates.brokers)
+            is_member = tenant != NO_TENANT
+            own = np.where(is_own, resolved.bound, bound)
+            of_type.own[ids[is_member]] = own[is_member]
+            in_force = self.tenants.bounds(key, of_type.tenant[ids], own)
+            of_type.bound[ids[is_member]] = in_force[is_member]
 
     def advance(self, newest: int) -> None:
         """Make `newest` the newest sample window of all sensors."""
@@ -306,8 +378,10 @@ class SensorTable:
         self._newest = newest
         self.numbers.used_at_ms += moved_ms
         self.entities.move_clock(moved_ms)
+        self.tenants.move_clock(moved_ms)
         for sensors in self.by_key.values():
             sensors.windows.restart(newest)
+            sensors.demanded_at_ms += moved_ms
             if sensors.buckets is not None:
                 sensors.buckets.move_clock(moved_ms)
 
@@ -321,6 +395,7 @@ class SensorTable:
             ids = np.flatnonzero(pc.and_(is_meant, pc.equal(names["sensor_user"], user)).to_numpy())
             for of_type in self.by_key.values():
                 of_type.windows.empty(ids)
+                of_type.demanded_at_ms[ids] = NEVER_MS
                 if of_type.buckets is not None:
                     of_type.buckets.fill(ids)
 
@@ -338,7 +413,7 @@ class SensorTable:
             sensors = self.entities.sensors(first, found)
             unresolved = np.flatnonzero(sensors == UNRESOLVED)
             if len(unresolved):
-                self._resolve(hashes.take(unresolved), names.take(unresolved + start), found[unresolved], now_ms)
+                self._resolve(hashes.take(unresolved), names.some(unresolved + start), found[unresolved], now_ms)
                 sensors = self.entities.sensors(first, found)
             of_row[first][start:stop] = sensors
             if not self.entities.agreed:
@@ -348,29 +423,47 @@ class SensorTable:
                     of_row[key][start:stop] = self.entities.sensors(key, found)
         return entities, {key: of_row.get(key, of_row[first]) for key in self.recording}
 
-    def _resolve(
-        self, hashes: HashedNames, names: tuple[pa.Array, pa.Array, pa.Array], entities: Ids, now_ms: int
-    ) -> None:
-        candidates = self.resolution.candidates(hashes)
+    def _resolve(self, hashes: HashedNames, names: EntityNames, entities: Ids, now_ms: int) -> None:
+        candidates, parts = self.resolution.candidates(hashes, names), names.plain()
         first: tuple[Resolved, Ids] | None = None
         for key in self.recording:
             resolved = self.resolution.resolve(hashes, candidates, *key)
             if first is not None and resolved.has_tags_of(first[0]):
                 ids = first[1]
             else:
-                ids = self.numbers.add(hashes, names, resolved.has_user, resolved.has_client_id)
+                tags = resolved.has_user, resolved.has_client_id, resolved.is_apart
+                ids = self.numbers.add(resolved.sensor_keys(hashes), parts, *tags)
                 self._grow(self.recording)
                 # Otherwise a sensor without usage so far would count as idle at once, and be resolved again and again.
                 self.numbers.used_at_ms[ids] = now_ms
                 self.entities.agreed = self.entities.agreed and first is None
             first = first or (resolved, ids)
             self.entities.of_key[key][entities] = ids
-            self.by_key[key].bound[ids] = resolved.bound
-            self.by_key[key].level[ids] = self.resolution.levels_of(resolved.quota)
-            self.by_key[key].holds_user[ids] = resolved.holds_user
-            self.by_key[key].is_resolved[ids] = True
+            of_type, tenant = self.by_key[key], self.tenants.numbers(resolved.tenant, candidates.brokers)
+            of_type.bound[ids] = self.tenants.bounds(key, tenant, resolved.bound)
+            of_type.own[ids], of_type.level[ids], of_type.tenant[ids] = resolved.bound, resolved.level, tenant
+            of_type.holds_user[ids], of_type.is_resolved[ids] = resolved.holds_user, True
             if key[0] is Side.SHADOW:
-                self.by_key[key].is_shadow[ids] = self.resolution.is_shadow(resolved.quota)
+                of_type.is_shadow[ids] = self.resolution.is_shadow(resolved.quota, resolved.tenant)
+
+    def move_levels(self, key: Key, used: Ids, now_ms: int) -> None:
+        """Move λ of the tenants of which sensors have usage in a batch, after it was recorded: see `quota.tenants`."""
+        of_type = self.by_key[key]
+        is_moved = np.zeros(len(self.tenants.names), np.bool_)
+        is_moved[of_type.tenant[used]] = True
+        is_moved[NO_TENANT] = False
+        if not is_moved.any():
+            return
+        members = np.flatnonzero(is_moved[of_type.tenant[: len(self)]])
+        tenant, bound, own = of_type.tenant[members], of_type.bound[members], of_type.own[members]
+        observed = of_type.windows.observed(members, now_ms)[0]
+        wants_more = observed >= DEMAND_SHARE * bound
+        if of_type.buckets is not None:
+            wants_more |= of_type.buckets.tokens_at(members, bound, now_ms) < 0
+        of_type.demanded_at_ms[members[wants_more]] = now_ms
+        is_recent = now_ms - of_type.demanded_at_ms[members] < self._num_samples * self._sample_window_ms
+        self.tenants.move(key, tenant, np.where(is_recent, np.inf, observed), own, now_ms)
+        of_type.bound[members] = self.tenants.bounds(key, tenant, own)
 
     def _grow(self, keys: Iterable[Key]) -> None:
         span = self._num_samples, self._sample_window_ms
@@ -383,41 +476,98 @@ class SensorTable:
             sensors.grow(self.numbers.capacity)
 
     def buckets(self) -> pa.Table:
-        """The buckets that are not full at the end of the oldest sample window, and all that have no bound now."""
-        full_at_ms = max((self._newest - self._num_samples + 1) * self._sample_window_ms, 0)
+        """The buckets that are not full at the end of the oldest sample window, and all that have no bound now.
+
+        Also the members of tenants that wanted more lately, and the tenants that are not at rest.
+        """
+        since_ms = max((self._newest - self._num_samples + 1) * self._sample_window_ms, 0)
         parts = [BUCKETS_SCHEMA.empty_table()]
-        for quota_type, name in enumerate(QUOTA_TYPES):
-            of_type = self.by_key.get((Side.ENFORCED, quota_type))
-            if of_type is None or of_type.buckets is None:
-                continue
-            ids = of_type.buckets.charged()
-            names = self.numbers.names(ids)
-            hashes = sensor_entities(names, self._by_broker).hashed(self.seeds)
-            bound = self.resolution.bound_of_tags(hashes, Side.ENFORCED, quota_type)
-            kept = np.flatnonzero(of_type.buckets.below_burst(ids, bound, full_at_ms))
-            kind = names_of((name,), np.zeros(len(kept), np.int64))
-            stored = (pa.array(column) for column in of_type.buckets.stored(ids[kept]))
-            columns = [*names.take(pa.array(kept)).columns, kind, *stored]
-            parts.append(pa.table(columns, schema=BUCKETS_SCHEMA))
+        for mode, side in _SIDES.items():
+            for quota_type in range(len(QUOTA_TYPES)):
+                if (side, quota_type) in self.by_key:
+                    parts += [self._stored((side, quota_type), mode, since_ms)]
         return pa.concat_tables(parts).combine_chunks()
+
+    def _stored(self, key: Key, mode: str, since_ms: int) -> pa.Table:
+        of_type, name = self.by_key[key], QUOTA_TYPES[key[1]]
+        demanded_at_ms = of_type.demanded_at_ms[: len(self)]
+        is_kept = demanded_at_ms >= since_ms
+        if of_type.buckets is not None:
+            ids = of_type.buckets.charged()
+            hashes = sensor_entities(self.numbers.names(ids), self._by_broker).hashed(self.seeds)
+            bound = self.resolution.bound_of_tags(hashes, *key)
+            bound = np.where(of_type.tenant[ids] == NO_TENANT, bound, of_type.bound[ids])
+            is_kept[ids[of_type.buckets.below_burst(ids, bound, since_ms)]] = True
+        ids = np.flatnonzero(is_kept)
+        tokens, refilled_at_ms = of_type.bucket_of(ids)
+        recent_ms, is_apart = demanded_at_ms[ids], self.numbers.is_apart[ids]
+        of_apart = np.where(is_apart, of_type.tenant[ids], NO_TENANT)
+        sensors = pa.table(
+            {
+                **dict(zip(_SENSOR, self.numbers.names(ids).columns, strict=True)),
+                "quota_type": pa.repeat(name, len(ids)),
+                "tokens": pa.array(tokens, mask=np.isinf(tokens)),
+                "refilled_at_ms": pa.array(refilled_at_ms),
+                "demanded_at_ms": pa.array(recent_ms, mask=recent_ms < since_ms),
+                "tenant": pa.array(self.tenants.names[of_apart], pa.string()),
+                "tenant_level": pa.nulls(len(ids), pa.float64()),
+                "mode": pa.repeat(mode, len(ids)),
+            },
+            schema=BUCKETS_SCHEMA,
+        )
+        empty = {"sensor_user": "", "sensor_client_id": "", "quota_type": name, "mode": mode}
+        tenant_rows = [
+            {**empty, "broker_id": broker, "tenant": tenant, "tenant_level": level, "refilled_at_ms": at_ms}
+            for tenant, broker, level, at_ms in self.tenants.stored(key)
+        ]
+        return pa.concat_tables([sensors, pa.Table.from_pylist(tenant_rows, BUCKETS_SCHEMA)])
 
     def restore_buckets(self, table: pa.Table) -> None:
         """See `QuotaEngine.restore_buckets`."""
-        rows_of_type = _rows_by_type(table)
-        if not self._carry_debt:
-            return
+        rows_of_key = _rows_by_key(table)
+        is_tenant = table["tenant_level"].is_valid().to_numpy()
+        levels = table.select(["tenant", "broker_id", "tenant_level", "refilled_at_ms"])
+        self.tenants.restore(
+            {
+                key: zip(*levels.take(pa.array(rows[is_tenant[rows]])).to_pydict().values(), strict=True)
+                for key, rows in rows_of_key.items()
+            }
+        )
+        known = len(self)
+        ids = self._restored_sensors(table)
+        tokens = pc.fill_null(table["tokens"], np.inf).to_numpy()
+        refilled_at_ms = table["refilled_at_ms"].to_numpy()
+        demanded_at_ms = pc.fill_null(table["demanded_at_ms"], NEVER_MS).to_numpy()
+        rows_of_key = {key: rows[~is_tenant[rows]] for key, rows in rows_of_key.items()}
+        self._grow((*self.recording, *(key for key, rows in rows_of_key.items() if len(rows))))
+        names = np.full(len(self) - known, None, np.object_)
+        is_new = ids >= known
+        names[ids[is_new] - known] = np.array(table["tenant"].to_pylist(), np.object_)[is_new]
+        self._settle(np.arange(known, len(self)), names)
+        for key, of_type in self.by_key.items():
+            rows = rows_of_key[key]
+            of_type.demanded_at_ms[:] = NEVER_MS
+            of_type.demanded_at_ms[ids[rows]] = demanded_at_ms[rows]
+            of_type.bound[:] = self.tenants.bounds(key, of_type.tenant, of_type.own)
+            if of_type.buckets is not None:
+                of_type.buckets.restore(ids[rows], tokens[rows], refilled_at_ms[rows])
+
+    def _restored_sensors(self, table: pa.Table) -> Ids:
+        """The sensor of each row of a bucket table; for the row of a tenant any number."""
         entities = sensor_entities(table, self._by_broker)
         names = entities.take(np.arange(entities.num_rows))
-        tags = (pc.not_equal(part, "").to_numpy(zero_copy_only=False) for part in names[1:])
-        ids = self.numbers.add(entities.hashed(self.seeds), names, *tags)
-        tokens, refilled_at_ms = table["tokens"].to_numpy(), table["refilled_at_ms"].to_numpy()
-        self.numbers.used_at_ms[ids] = np.maximum(self.numbers.used_at_ms[ids], refilled_at_ms)
-        types = [(Side.ENFORCED, quota_type) for quota_type, rows in enumerate(rows_of_type) if len(rows)]
-        self._grow((*self.recording, *types))
-        for (_, quota_type), sensors in self.by_key.items():
-            if sensors.buckets is not None:
-                rows = rows_of_type[quota_type]
-                sensors.buckets.restore(ids[rows], tokens[rows], refilled_at_ms[rows])
+        has_user, has_client_id = (pc.not_equal(part, "").to_numpy(zero_copy_only=False) for part in names[1:])
+        keys = entities.hashed(self.seeds).sensor_keys(has_user, has_client_id)
+        of_tenants = NameColumn(table["tenant"].combine_chunks(), self.seeds).hash(0, table.num_rows)
+        keys, is_apart = (keys[0] + of_tenants[0], keys[1] + of_tenants[1]), is_named(of_tenants)
+        is_sensor = np.flatnonzero(has_user | has_client_id)
+        ids = np.zeros(table.num_rows, np.int64)
+        some = tuple(part.take(pa.array(is_sensor)) for part in names)
+        tags = (flags[is_sensor] for flags in (has_user, has_client_id, is_apart))
+        ids[is_sensor] = self.numbers.add(some_of(keys, is_sensor), some, *tags)
+        at_ms = table["refilled_at_ms"].to_numpy()[is_sensor]
+        self.numbers.used_at_ms[ids[is_sensor]] = np.maximum(self.numbers.used_at_ms[ids[is_sensor]], at_ms)
+        return ids
 
     def expire_idle(self, now_ms: int, idle_ms: int) -> int:
         """See `QuotaEngine.expire_idle`; idle entities are forgotten too."""
@@ -430,164 +580,3 @@ class SensorTable:
             self.entities.follow_sensors(kept)
             self.numbers.keep(kept)
         return dropped
-
-
-Rows = slice | Ids
-
-_EXACT_IN_FLOAT: Final = 1 << 53
-_FEW: Final = 64
-_ALL: Final = slice(None)
-
-
-class SensorGroups:
-    """Rows grouped by sensor. Each of the `count` sensors, ascending or a slice of all, has a place from 0 on."""
-
-    def __init__(self, of_row: Ids, num_sensors: int) -> None:
-        is_small = len(of_row) * _FEW < num_sensors
-        if is_small:  # a window of late usage, of which there may be thousands
-            ids, places_of_rows = np.unique(of_row, return_inverse=True)
-        else:
-            present = np.zeros(num_sensors, np.bool_)
-            present[of_row] = True
-            ids, places_of_rows = present.nonzero()[0], of_row
-        self.count = len(ids)
-        self.sensors: Selection = ids
-        self._place = places_of_rows
-        if self.count == num_sensors:
-            self.sensors = slice(0, num_sensors)
-        elif not is_small:
-            places = np.empty(num_sensors, np.int64)
-            places[ids] = np.arange(self.count)
-            self._place = places[of_row]
-        self._each_once = self.count == len(of_row)
-
-    def sums(self, values: Ints) -> Ints:
-        """The sum of the values of each sensor's rows, int64[m], at most 2^63 − 1."""
-        if self._each_once:
-            sums = np.empty(self.count, np.int64)
-            sums[self._place] = values
-            return sums
-        if int(values.max()) * len(values) < _EXACT_IN_FLOAT:
-            return np.bincount(self._place, values, self.count).astype(np.int64)
-        sums = np.zeros(self.count, np.int64)
-        np.add.at(sums, self._place, values)
-        return saturated(sums, np.bincount(self._place, values, self.count).astype(np.float64))
-
-    def newest(self, times_ms: Ints) -> Ints:
-        """The latest time of each sensor's rows, int64[m]."""
-        newest = np.zeros(self.count, np.int64)
-        if self._each_once:
-            newest[self._place] = times_ms
-        else:
-            np.maximum.at(newest, self._place, times_ms)
-        return newest
-
-    def blocks(self) -> Iterator[tuple[Selection, slice]]:
-        """The sensors in pieces that fit into a core's cache, each with its places."""
-        for start in range(0, self.count, BLOCK_ROWS):
-            places = slice(start, min(start + BLOCK_ROWS, self.count))
-            yield (places if isinstance(self.sensors, slice) else self.sensors[places]), places
-
-
-@dataclass(slots=True)
-class WindowRows:
-    """The rows of a batch that lie in the sample window of an index, all of them usage of a gap, or none.
-
-    Attributes:
-        is_late: The window is before those that the rates know.
-        is_behind: It is before the newest two: its usage was reported by a broker or a meter that is behind.
-        in_gap: See `quota.usage.Usage`.
-    """
-
-    window: int
-    is_late: bool
-    is_behind: bool
-    in_gap: bool
-    rows: Rows
-    _groups: dict[tuple[int, int], SensorGroups] = field(default_factory=dict)
-    _newest: dict[tuple[int, int], Ints] = field(default_factory=dict)
-
-    def group(self, usage: Usage, quota_type: int, of_row: Ids, num_sensors: int) -> tuple[SensorGroups, Ints, Ints]:
-        """Groups, sums and newest event times of rows with usage of a type. Types without nulls share a grouping."""
-        measure = usage.measures[quota_type]
-        rows = self.rows
-        key = (id(of_row), -1)
-        if measure.present is not None:
-            rows = measure.present.nonzero()[0] if isinstance(rows, slice) else rows[measure.present[rows]]
-            key = (id(of_row), quota_type)
-        if key not in self._groups:
-            self._groups[key] = SensorGroups(of_row[rows], num_sensors)
-            self._newest[key] = self._groups[key].newest(usage.last_ms[rows])
-        group = self._groups[key]
-        return group, group.sums(measure.values[rows]) if group.count else np.zeros(0, np.int64), self._newest[key]
-
-
-def split_by_window(usage: Usage, newest: int, num_samples: int) -> list[WindowRows]:
-    """The rows of a batch, at least one, by sample window, oldest first; in each the usage of a gap first."""
-    oldest, recent, first = newest - num_samples, newest - 1, int(usage.window[0])
-    if usage.in_gap is None and (usage.window.strides == (0,) or bool((usage.window == first).all())):
-        return [WindowRows(first, first < oldest, first < recent, False, _ALL)]
-    begin = int(usage.window.min())
-    place = (usage.window - begin) * 2 + 1
-    if usage.in_gap is not None:
-        place -= usage.in_gap
-    order = np.argsort(place.astype(np.min_scalar_type(int(place.max()))), kind="stable")
-    in_order = place[order]
-    begins = np.flatnonzero(np.diff(in_order, prepend=-1))
-    windows, of_gap = begin + in_order[begins] // 2, in_order[begins] % 2 == 0
-    flags = (flag.tolist() for flag in (windows, windows < oldest, windows < recent, of_gap))
-    return [WindowRows(*piece) for piece in zip(*flags, np.split(order, begins[1:]), strict=True)]
-
-
-def record_piece(
-    sensors: TypeSensors,
-    piece: WindowRows,
-    group: SensorGroups,
-    sums: Ints,
-    newest_ms: Ints,
-    quota_type: int,
-    refill_to_ms: int,
-) -> None:
-    """Put one window's usage of one type into samples (unless late) and buckets (unless unbounded)."""
-    most_bursts = MAX_DEBT_BURSTS_OF_GAP if piece.in_gap else MAX_DEBT_BURSTS
-    for selection, places in group.blocks():
-        if not piece.is_late:
-            sensors.windows.add(selection, piece.window, sums[places], newest_ms[places])
-        if sensors.buckets is None:
-            continue
-        bound = sensors.bound[selection]
-        charge = amounts(sums[places], quota_type)
-        charged = selection
-        bounded = np.isfinite(bound)
-        if not bounded.all():
-            chosen = np.flatnonzero(bounded)
-            charged, bound, charge = at_places(selection, chosen), bound[chosen], charge[chosen]
-        sensors.buckets.charge(charged, charge, bound, refill_to_ms, most_bursts)
-
-
-def sensors_of(groups: list[SensorGroups], num_sensors: int) -> Ids:
-    """The sensors of these groups, each once, ascending."""
-    present = np.zeros(num_sensors, np.bool_)
-    for group in groups:
-        present[group.sensors] = True
-    return present.nonzero()[0]
-
-
-def violated_sensors(
-    sensors: TypeSensors, groups: list[SensorGroups], num_sensors: int, now_ms: int
-) -> tuple[Ids, Floats, Ints]:
-    """The sensors of these groups whose rate is above their bound, each once, and O and W of each."""
-    if len(groups) == 1:
-        blocks = [selection for selection, _ in groups[0].blocks()]
-    else:
-        ids = sensors_of(groups, num_sensors)
-        blocks = [ids[start : start + BLOCK_ROWS] for start in range(0, len(ids), BLOCK_ROWS)]
-    found = [(np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.int64))]
-    for selection in blocks:
-        at, observed, window_ms = sensors.windows.violated(selection, sensors.bound[selection], now_ms)
-        if len(at):
-            found.append((at_places(selection, at), observed, window_ms))
-    if len(found) <= 2:
-        return found[-1]
-    ids, observed, window_ms = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return ids, observed, window_ms

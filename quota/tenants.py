@@ -39,15 +39,16 @@ A member that is at its bound hides what it wants, as one does that a broker thr
 (`DEMAND_SHARE`). λ falls at once, and rises slowly (`moved`), so that it does not swing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from quota.arrays import Flags, Floats, Ids, Ints
+from quota.arrays import Floats, Ids, Ints
 from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.errors import InvalidQuotas
 from quota.snapshot import Bounds, Mode, bound_of
@@ -78,7 +79,7 @@ class Tenant:
         member_bounds: T of a user's clients without a quota of their own, one per quota type; None where C is.
         lend: whether a member may use more than its own bound while others leave it unused.
         ceiling: how many times its own bound a member may use at most; None for no limit but C.
-        mode: `shadow`: it has members and a level, and throttles nobody.
+        mode: `shadow`: it only records whom it would throttle.
     """
 
     name: str
@@ -89,6 +90,11 @@ class Tenant:
     lend: bool = False
     ceiling: float | None = None
     mode: Mode = "enforce"
+
+    @property
+    def is_shadow(self) -> bool:
+        """True if it only records whom it would throttle."""
+        return self.mode == "shadow"
 
     @property
     def factor(self) -> float:
@@ -170,11 +176,11 @@ def _patterns(row: Mapping[str, object], column: str, problems: list[str]) -> tu
 class Patterns:
     """The patterns of some tenants: which tenant each name is in."""
 
-    def __init__(self, tenants: Iterable[Tenant], part: Literal["users", "client_ids"]) -> None:
-        """Index the patterns of one part. Positions count the tenants as they are given."""
+    def __init__(self, tenants: Sequence[Tenant] | Mapping[int, Tenant], part: Literal["users", "client_ids"]) -> None:
+        """Index the patterns of one part. Positions count the tenants as they are given, or are the keys."""
         of_name: dict[str, int] = {}
         of_length: dict[int, dict[str, int]] = {}
-        for position, tenant in enumerate(tenants):
+        for position, tenant in tenants.items() if isinstance(tenants, Mapping) else enumerate(tenants):
             for pattern in getattr(tenant, part):
                 if pattern.endswith(_PREFIX):
                     of_length.setdefault(len(pattern) - 1, {})[pattern[:-1]] = position
@@ -271,7 +277,124 @@ def bounds_in_force(own: Floats, factor: Floats, level: Floats, bound: Floats) -
     return np.minimum(np.minimum(factor, level) * own, bound)
 
 
-def are_members(tenant: Ids) -> Flags:
-    """Which have a tenant."""
-    found: Flags = tenant != NO_TENANT
-    return found
+LevelKey = tuple[int, int]
+"""A side and the position of a quota type."""
+
+Names = NDArray[np.object_]
+
+
+class TenantLevels:
+    """λ of every tenant, in broker scope of every tenant and broker, for some keys: a side and a quota type each.
+
+    A tenant (and broker) has a number, which stays. Numbers of no tenant are `NO_TENANT`.
+    """
+
+    def __init__(self) -> None:
+        self._tenants: tuple[Tenant, ...] = ()
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._level: dict[LevelKey, Floats] = {}
+        self._moved_at_ms: dict[LevelKey, Ints] = {}
+        self.names: Names = np.array([None], np.object_)
+        """The tenant of each number; None for `NO_TENANT`."""
+        self._factor = np.ones(1)
+        self._bounds = np.full((len(QUOTA_TYPES), 1), np.inf)
+
+    def load(self, tenants: tuple[Tenant, ...]) -> None:
+        """Put the terms of tenants in force. λ stays as it is."""
+        self._tenants = tenants
+        self._set_terms()
+
+    def _set_terms(self) -> None:
+        of_name = {tenant.name: tenant for tenant in self._tenants}
+        names = [name for name, _ in self._numbers]
+        self.names = np.array([*names, None], np.object_)
+        found = [of_name.get(name) for name in names]
+        self._factor = np.array([*(one.factor if one else 1.0 for one in found), 1.0])
+        bounds = [[np.inf if one is None or (c := one.bounds[at]) is None else c for one in found] for at in range(3)]
+        self._bounds = np.pad(np.array(bounds).reshape(3, len(found)), ((0, 0), (0, 1)), constant_values=np.inf)
+        self._level = {key: _resized(level, len(names), np.inf) for key, level in self._level.items()}
+        self._moved_at_ms = {key: _resized(at_ms, len(names), 0) for key, at_ms in self._moved_at_ms.items()}
+
+    def numbers(self, tenants: Ids, brokers: "pa.Array | None") -> Ids:
+        """The number of each of n tenants, by its position among those in force, and of its broker (None: for all)."""
+        found = np.full(len(tenants), NO_TENANT, np.int64)
+        rows = np.flatnonzero(tenants != NO_TENANT)
+        if not len(rows):
+            return found
+        names = pa.repeat("", len(rows)) if brokers is None else brokers.take(pa.array(rows))
+        codes = names.dictionary_encode()
+        pairs = np.stack([tenants[rows], codes.indices.to_numpy(zero_copy_only=False)])
+        each, of_row = np.unique(pairs, axis=1, return_inverse=True)
+        keys = [(self._tenants[tenant].name, codes.dictionary[code].as_py()) for tenant, code in each.T.tolist()]
+        found[rows] = self._add(keys)[of_row.ravel()]
+        return found
+
+    def _add(self, keys: Iterable[tuple[str, str]]) -> Ids:
+        before = len(self._numbers)
+        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in keys]
+        if len(self._numbers) > before:
+            self._set_terms()
+        return np.array(numbers, np.int64)
+
+    def levels(self, key: LevelKey, numbers: Ids) -> Floats:
+        """λ of tenants; infinity at rest, and for no tenant."""
+        level = self._level.get(key)
+        return np.full(len(numbers), np.inf) if level is None else np.append(level, np.inf)[numbers]
+
+    def bounds(self, key: LevelKey, numbers: Ids, own: Floats) -> Floats:
+        """The bounds in force of sensors with these own bounds, infinity for none: min(H, λ · T, C) for members."""
+        found = own.copy()
+        rows = np.flatnonzero((numbers != NO_TENANT) & np.isfinite(own))
+        if len(rows):
+            of_rows = numbers[rows]
+            level, bound = self.levels(key, of_rows), self._bounds[key[1]][of_rows]
+            found[rows] = bounds_in_force(own[rows], self._factor[of_rows], level, bound)
+        return found
+
+    def move(self, key: LevelKey, members: Ids, demand: Floats, own: Floats, now_ms: int) -> None:
+        """Move λ of the tenants of these members, which must be all of theirs that want anything.
+
+        Args:
+            members: the number of the tenant of each of n members.
+            demand: d of each, own: T of each.
+            now_ms: the instant; not before the last move of any of them.
+        """
+        moving, tenants = np.unique(members, return_inverse=True)
+        size = len(self._numbers)
+        level = self._level.setdefault(key, np.full(size, np.inf))
+        moved_at_ms = self._moved_at_ms.setdefault(key, np.zeros(size, np.int64))
+        bounds = self._bounds[key[1]][moving]
+        highest = self._factor[members] * own
+        target = levels(demand, own, highest, tenants, bounds)
+        rest = np.zeros(len(moving))
+        wants = demand > 0
+        np.maximum.at(rest, tenants[wants], np.minimum(highest, bounds[tenants])[wants] / own[wants])
+        level[moving] = moved(level[moving], target, rest, now_ms - moved_at_ms[moving])
+        moved_at_ms[moving] = now_ms
+
+    def move_clock(self, moved_ms: int) -> None:
+        """Move the instants of all moves by this much."""
+        self._moved_at_ms = {key: at_ms + moved_ms for key, at_ms in self._moved_at_ms.items()}
+
+    def stored(self, key: LevelKey) -> list[tuple[str, str, float, int]]:
+        """Tenant, broker, λ and the instant of its last move, of each that is not at rest."""
+        level = self._level.get(key)
+        if level is None:
+            return []
+        at_ms, names = self._moved_at_ms[key], list(self._numbers)
+        return [(*names[at], float(level[at]), int(at_ms[at])) for at in np.flatnonzero(np.isfinite(level)).tolist()]
+
+    def restore(self, rows: Mapping[LevelKey, Iterable[tuple[str, str, float, int]]]) -> None:
+        """Set levels to what `stored` returned, for each key. All others are at rest."""
+        self._level, self._moved_at_ms = {}, {}
+        for key, of_key in rows.items():
+            stored = [*of_key]
+            numbers = self._add([(tenant, broker) for tenant, broker, _, _ in stored])
+            self._level[key] = np.full(len(self._numbers), np.inf)
+            self._moved_at_ms[key] = np.zeros(len(self._numbers), np.int64)
+            self._level[key][numbers] = [level for _, _, level, _ in stored]
+            self._moved_at_ms[key][numbers] = [at_ms for _, _, _, at_ms in stored]
+
+
+def _resized(values: NDArray[Any], size: int, fill: float) -> NDArray[Any]:
+    return np.pad(values, (0, size - len(values)), constant_values=fill)

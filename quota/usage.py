@@ -342,15 +342,26 @@ class EntityNames:
         part.broker_id = None if self.broker_id is None else self.broker_id.slice(start, length)
         return part
 
+    def some(self, rows: Ints) -> "EntityNames":
+        """The names of some of the rows."""
+        part, indices = copy(self), pa.array(rows)
+        part.num_rows = len(rows)
+        part.user, part.client_id = self.user.take(indices), self.client_id.take(indices)
+        part.broker_id = None if self.broker_id is None else self.broker_id.take(indices)
+        return part
+
     def hashed(self, seeds: Seeds) -> HashedNames:
         """The hashes of all these names."""
         return NameReader(self, seeds).read(0, self.num_rows)
 
     def take(self, rows: Ints) -> tuple[pa.Array, pa.Array, pa.Array]:
         """Broker, user and client-id of some rows, as plain strings."""
-        indices = pa.array(rows)
-        broker = pa.repeat("", len(rows)) if self.broker_id is None else _plain(self.broker_id.take(indices))
-        return broker, _plain(self.user.take(indices)), _plain(self.client_id.take(indices))
+        return self.some(rows).plain()
+
+    def plain(self) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Broker, user and client-id as plain strings."""
+        broker = pa.repeat("", self.num_rows) if self.broker_id is None else _plain(self.broker_id)
+        return broker, _plain(self.user), _plain(self.client_id)
 
 
 class NameReader:

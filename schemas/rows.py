@@ -149,6 +149,9 @@ class SensorStateRow(c.PipelineRow):
     tenant_level: c.Times | None = c.field(
         "λ of the tenant: how many times its own bound a member may use. Null in the row of a bucket.", default=None
     )
+    mode: Annotated[Literal["enforce", "shadow"], c.Unit("mode")] = c.field(
+        "The side it is of. Shadow rows are of tenants and their members only: they have no buckets.", default="enforce"
+    )
     date: c.Day = c.field("UTC day of `evaluated_at_ms`; the partition.")
 
 

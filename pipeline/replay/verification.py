@@ -291,7 +291,7 @@ ExceptedAt = Callable[[int, str, int], Collection[str] | None]
 def _exceptions(snapshot_at: SnapshotAt) -> ExceptedAt:
     @lru_cache(maxsize=12)
     def apart_at(version: int, quota_type: int) -> ClientsApart:
-        return ClientsApart(snapshot_at(version, -1).quotas, quota_type)
+        return ClientsApart(snapshot_at(version, -1), quota_type)
 
     return lambda version, user, quota_type: apart_at(version, quota_type).of(user)
 

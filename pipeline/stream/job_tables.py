@@ -178,6 +178,7 @@ _PLACEHOLDER = {
     "sensor_client_id": "",
     "quota_type": "producer_byte_rate",
     "tokens": 0.0,
+    "mode": "enforce",
 }
 
 

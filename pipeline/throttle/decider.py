@@ -6,7 +6,7 @@ only (`evaluated_at_ms`, never this clock), so a replay decides the same. A chec
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
@@ -26,9 +26,9 @@ from pipeline.throttle.shapes import (
     Flags,
     Floats,
     Ints,
-    bounds_of,
     holds_users,
     levels_of,
+    own_bounds_of,
     rows_of_types,
 )
 from quota.arrays import Ids
@@ -85,21 +85,26 @@ class InForce:
     """The quotas in force for n targets, each for one quota type.
 
     Attributes:
-        bound: `NO_BOUND` for none that is enforced.
+        bound: T, `NO_BOUND` for none that is enforced.
         level: `NO_LEVEL` for none.
+        tenant: The `Tenant` of which each is a member; None for none.
         excepted: Where a throttle of the sensor holds the user, the client-ids that it does not hold; else None.
         forgiven_ms: Until when the debts of the sensor are forgiven; 0 for never.
     """
 
     bound: Floats
     level: Ints
+    tenant: NDArray[np.object_]
     excepted: NDArray[np.object_]
     forgiven_ms: Ints
 
-    def differs(self, bound: Floats, level: Ints) -> Flags:
-        """Which bounds and levels are other ones now; `NO_LEVEL` where a level is not known."""
+    def differs(self, bound: Floats, level: Ints, tenant: NDArray[np.object_]) -> Flags:
+        """Which bounds, levels and tenants are other ones now; `NO_LEVEL` where a level is not known.
+
+        A tenant whose level has moved is the same one.
+        """
         is_other: Flags = (self.bound != bound) | ((level != NO_LEVEL) & (self.level != level))
-        return is_other
+        return is_other | np.not_equal(self.tenant, tenant).astype(np.bool_)
 
     def forgives(self, forgiven_ms: Ints, kinds: Ints) -> Flags:
         """Which debts are forgiven, and were not by then: of sensors that are still of the same `LevelKind`."""
@@ -259,7 +264,18 @@ class Decider:
         users[pc.not_equal(own["sensor_client_id"], "").to_numpy()] = ""
         excepted = self.except_client_ids(users, types)
         forgiven_ms = _forgiven_ms(own, self._in_force)
-        return InForce(np.where(is_enforced, bounds_of(own), NO_BOUND), levels_of(own), excepted, forgiven_ms)
+        bound, tenant = np.where(is_enforced, own_bounds_of(own), NO_BOUND), self.tenants_of(own["tenant"].to_pylist())
+        tenant[~is_enforced] = None
+        return InForce(bound, levels_of(own), tenant, excepted, forgiven_ms)
+
+    def tenants_of(self, names: Iterable[str | None], of_batch: bool = False) -> NDArray[np.object_]:
+        """The tenants with these names that are in force, or those that the newest batch was decided under."""
+        quotas = self._decided if of_batch else self._in_force
+        of_name = {} if quotas is None else {one.name: one for one in quotas.tenants}
+        found = [None if name is None else of_name.get(name) for name in names]
+        tenants = np.empty(len(found), np.object_)
+        tenants[:] = found
+        return tenants
 
     def forgiven_ms(self, clients: Callable[[], pa.Table], types: Ints) -> Ints:
         """Until when the newest batch's quotas forgive the debts of targets of `CLIENTS`; 0 for never.

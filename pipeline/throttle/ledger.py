@@ -28,6 +28,7 @@ from pipeline.throttle.shapes import (
 from purgatory.batch_wheel import BatchTimingWheel
 from quota.decisions import names_of
 from quota.entity import QUOTA_TYPES
+from quota.tenants import Tenant
 from quota.usage import Pair
 
 _NONE: Final = -1
@@ -45,8 +46,9 @@ class Hold:
     Attributes:
         names: Who is held, of `CLIENTS`.
         excepted: The client-ids that it does not hold; None for a client.
-        bound: `NO_BOUND` for none.
+        bound: T, `NO_BOUND` for none.
         level: `NO_LEVEL` where it is not known.
+        tenant: The `Tenant` of which its sensor was a member by then; None for none.
         kind: The `LevelKind` of its sensor.
         forgiven_ms: Until when debts of its sensor were forgiven by then; 0 for never.
         decision_id: The decision that began it.
@@ -60,6 +62,7 @@ class Hold:
     quota_type: int = 0
     bound: float = NO_BOUND
     level: int = NO_LEVEL
+    tenant: Tenant | None = None
     kind: int = 0
     forgiven_ms: int = 0
     decision_id: str = ""
@@ -169,6 +172,12 @@ class ThrottleLedger:
         """The decisions that began them."""
         return np.array([hold.decision_id for hold in holds], np.object_)
 
+    def tenants(self, holds: Holds) -> NDArray[np.object_]:
+        """The tenants of which their sensors were members; None for none."""
+        found = np.empty(len(holds), np.object_)
+        found[:] = [hold.tenant for hold in holds]
+        return found
+
     def excepted(self, holds: Holds) -> NDArray[np.object_]:
         """The client-ids that they do not hold; None for a client."""
         found = np.empty(len(holds), np.object_)
@@ -209,6 +218,7 @@ class ThrottleLedger:
         quota_types: Ints,
         bound: Floats,
         level: Ints,
+        tenant: NDArray[np.object_],
         kind: Ints,
         forgiven_ms: Ints,
         decision_ids: NDArray[np.object_],
@@ -223,13 +233,13 @@ class ThrottleLedger:
         * `clients`: Who they are, of `CLIENTS`.
         """
         names = zip(*(clients[name].to_pylist() for name in CLIENTS.names), strict=True)
-        standing = (column.tolist() for column in (quota_types, bound, level, kind, forgiven_ms))
+        standing = (column.tolist() for column in (quota_types, bound, level, tenant, kind, forgiven_ms))
         columns = *standing, decision_ids, end_ms.tolist(), due_ms.tolist()
         scheduled: dict[Hold, None] = {}
         for key, who, without, *figures in zip(_keys(keys), names, excepted, *columns, strict=True):
             hold = self._held.setdefault(key, Hold(key, who))
             hold.excepted = without
-            hold.quota_type, hold.bound, hold.level, hold.kind, hold.forgiven_ms, *times = figures
+            hold.quota_type, hold.bound, hold.level, hold.tenant, hold.kind, hold.forgiven_ms, *times = figures
             hold.decision_id, hold.end_ms, hold.due_ms = times
             self._ended_ms.pop(key, None)
             scheduled.pop(hold, None)

@@ -38,7 +38,7 @@ class Throttles:
 
     Attributes:
         holds: The `ledger.Hold` of each.
-        bound: Infinity for none.
+        bound: T, infinity for none.
         level: 0 where it is not known.
         kind: The `LevelKind` of its sensor.
         forgiven_ms: Until when debts of its sensor were forgiven by then; 0 for never.
@@ -132,7 +132,7 @@ def check_after_edit(
     left_ms = np.maximum(throttles.end_ms - at_ms, 0)
     # No bound is infinity: it is below nothing, and nothing that is finite falls from it.
     is_same_type = throttles.quota_type == claims.quota_type
-    fell = is_same_type & np.isfinite(throttles.bound) & (claims.bound < throttles.bound)
+    fell = is_same_type & np.isfinite(throttles.bound) & (claims.own_bound < throttles.bound)
     result = CheckResult.of(slicing.at_edit(claims.owed_ms, left_ms, fell), claims, slicing)
     again = is_renamed & (result.steps == Step.WAIT) & (left_ms > 0)
     return CheckResult(np.where(again, Step.HOLD, result.steps), np.where(again, left_ms, result.slices_ms))

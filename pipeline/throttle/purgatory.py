@@ -38,10 +38,10 @@ from pipeline.throttle.shapes import (
     Flags,
     Ints,
     Publications,
-    bounds_of,
     holds_users,
     int64s,
     kinds_of,
+    own_bounds_of,
     types_of,
 )
 from quota.decisions import Asked, Claims, names_of
@@ -156,13 +156,14 @@ class ThrottlePurgatory:
             ids = np.array(running["decision_id"].to_pylist(), np.object_)
             clients, no_level = running.select(CLIENTS.names), np.full(running.num_rows, NO_LEVEL, np.int64)
             types = types_of(running)
-            keys, bound = self._decider.keys_of(clients, types), bounds_of(running)
+            keys, bound = self._decider.keys_of(clients, types), own_bounds_of(running)
             excepted = np.empty(running.num_rows, np.object_)
             stored = running["except_client_ids"].to_pylist()
             excepted[:] = [None if one is None else tuple(one) for one in stored]
             forgiven_ms = np.zeros(len(ids), np.int64) if quotas_at is None else _forgiven_ms(running, quotas_at)
             kind = kinds_of(*(pc.not_equal(running[name], "").to_numpy() for name in SENSOR))
-            standing, times = (types, bound, no_level, kind, forgiven_ms), self._times(end_ms, now.steady_ms)
+            tenant, times = self._decider.tenants_of(running["tenant"].to_pylist()), self._times(end_ms, now.steady_ms)
+            standing = types, bound, no_level, tenant, kind, forgiven_ms
             self._ledger.hold(keys, clients, excepted, *standing, ids, *times)
 
     def violated(self, violations: Asked, evaluation: Evaluation, batch_versions: dict[str, int]) -> int:
@@ -237,7 +238,8 @@ class ThrottlePurgatory:
         is_moved = in_force.is_other_target(holds_users(excepted))
         is_renamed = excepted != in_force.excepted
         is_forgiven = in_force.forgives(throttles.forgiven_ms, throttles.kind)
-        touched = (in_force.differs(throttles.bound, throttles.level) | is_renamed) & ~is_forgiven
+        is_other = in_force.differs(throttles.bound, throttles.level, self._ledger.tenants(held))
+        touched = (is_other | is_renamed) & ~is_forgiven
         at_ms = np.full(len(held), now.steady_ms)
         records = self._let_go(held[is_forgiven], now)
         records += self._hold_users_of(held[is_moved & ~holds_users(excepted) & ~is_forgiven], now)
@@ -314,7 +316,9 @@ class ThrottlePurgatory:
             return violations
         clients, claims = _clients_of(violations), violations.claims
         in_force = self._decider.in_force(clients, claims.quota_type)
-        changed = in_force.differs(claims.bound, claims.level) | in_force.is_other_target(violations.holds_user)
+        tenant = self._decider.tenants_of(claims.tenant, of_batch=True)
+        changed = in_force.differs(claims.own_bound, claims.level, tenant)
+        changed |= in_force.is_other_target(violations.holds_user)
         forgiven_ms = self._decider.forgiven_ms(lambda: clients, claims.quota_type)
         changed |= in_force.forgives(forgiven_ms, kinds_of(claims.has_user, claims.has_client_id))
         return violations.take(~changed)
@@ -394,7 +398,8 @@ class ThrottlePurgatory:
         keys, claims = some_of(publications.keys, holds), publications.claims.take(holds)
         excepted, ids = publications.excepted[holds], publications.decision_ids[holds]
         kind = kinds_of(claims.has_user, claims.has_client_id)
-        standing = claims.quota_type, claims.bound, claims.level, kind, forgiven_ms[holds]
+        tenant = self._decider.tenants_of(claims.tenant)
+        standing = claims.quota_type, claims.own_bound, claims.level, tenant, kind, forgiven_ms[holds]
         self._ledger.hold(keys, clients, excepted, *standing, ids, *self._times(end_ms[holds], at_ms[holds]))
         self._ledger.drop(some_of(publications.keys, ~holds))
         self._lead.observe(self._clock.now().steady_ms - now.steady_ms)

@@ -54,6 +54,8 @@ WRITTEN: Final = pa.schema(
         ("window_ms", pa.int64()),
         ("tokens", pa.float64()),
         *((name, pa.int64()) for name in ("owed_ms", "level")),
+        ("tenant", pa.string()),
+        ("own_bound", pa.float64()),
         ("decision_id", pa.string()),
         *((name, pa.int64()) for name in ("due_ms", "lateness_ms")),
         *((name, pa.int64()) for name in ("publish_seq", "throttled_until_ms")),
@@ -106,9 +108,9 @@ def int64s(table: pa.Table, name: str) -> Ints:
     return values
 
 
-def bounds_of(table: pa.Table) -> Floats:
-    """The column `bound`, `NO_BOUND` for null."""
-    bounds = table["bound"].to_numpy()  # null is NaN
+def own_bounds_of(table: pa.Table) -> Floats:
+    """T of each row: `own_bound` of a member of a tenant, else `bound`; `NO_BOUND` for null."""
+    bounds = pc.coalesce(table["own_bound"], table["bound"]).to_numpy()  # null is NaN
     return np.where(np.isnan(bounds), NO_BOUND, bounds)
 
 
@@ -191,6 +193,7 @@ def lists_of(excepted: NDArray[np.object_]) -> "pa.Array[Any]":
 
 
 def _reasons_of(clients: pa.Table, claims: Claims) -> "dict[str, Values | str | int]":
+    tenant = pa.array(claims.tenant, pa.string())
     return {
         "quota_type": names_of(QUOTA_TYPES, claims.quota_type),
         "sensor_user": names_where(claims.has_user, clients["user"]),
@@ -201,6 +204,8 @@ def _reasons_of(clients: pa.Table, claims: Claims) -> "dict[str, Values | str | 
         "tokens": pa.array(claims.tokens, mask=np.isnan(claims.tokens)),
         "owed_ms": pa.array(claims.owed_ms),
         "level": pa.array(claims.level, mask=claims.level == NO_LEVEL),
+        "tenant": tenant,
+        "own_bound": pa.array(claims.own_bound, mask=tenant.is_null().to_numpy(zero_copy_only=False)),
     }
 
 

@@ -129,9 +129,10 @@ def writable_levels(level: Floats, bound: Floats, quota_type: str) -> Floats:
 
 
 def as_brokers_take(snapshot: QuotaSnapshot) -> QuotaSnapshot:
-    """The rows that are not in shadow mode, with byte rates without the fraction, unless they are below 1."""
+    """The rows that are not in shadow mode, without tenants; byte rates have no fraction unless they are below 1."""
     enforced = (quota for quota in snapshot.quotas if quota.mode != "shadow")
-    return replace(snapshot, quotas=tuple(replace(quota, bounds=_whole(quota.bounds)) for quota in enforced))
+    quotas = tuple(replace(quota, bounds=_whole(quota.bounds)) for quota in enforced)
+    return replace(snapshot, quotas=quotas, tenants=())
 
 
 def _whole(bounds: Bounds) -> Bounds:

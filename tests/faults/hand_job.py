@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
@@ -48,7 +49,7 @@ from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.throttle.assembly import assemble
 from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import Marker, Publisher
-from pipeline.throttle.shapes import CLIENTS, bounds_of, int64s, levels_of, types_of
+from pipeline.throttle.shapes import CLIENTS, int64s, levels_of, types_of
 from quota.entity import DEFAULT
 from schemas.arrow import arrow_schema
 from tests.fakes.clock import ManualClock
@@ -316,7 +317,8 @@ def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
     clients, at_ms = held.select(CLIENTS.names), job.clock.now().steady_ms
     times = int64s(held, "end_ms"), int64s(held, "due_ms")
     none = np.zeros(held.num_rows, np.int64)
-    standing = types_of(held), bounds_of(held), levels_of(held), none, none
+    bound = pc.fill_null(held["bound"], np.inf).to_numpy()
+    standing = types_of(held), bound, levels_of(held), none, none
     throttles = Throttles(np.arange(held.num_rows).astype(np.object_), *standing, *times)
     keys, instants_ms = job.decider.keys_of(clients, throttles.quota_type), np.full(held.num_rows, at_ms)
     _, claims = job.decider.check(throttles, keys, lambda rows: clients.take(pa.array(rows)), instants_ms)

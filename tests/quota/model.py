@@ -293,6 +293,9 @@ class ScalarModel(QuotaRows):
                     "cause": "debt" if is_debt else "violation",
                     "tokens": tokens,
                     "owed_ms": owed,
+                    "tenant": None,
+                    "tenant_level": None,
+                    "own_bound": None,
                 }
             )
         return found

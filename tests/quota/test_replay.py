@@ -13,7 +13,13 @@ T0_MS = 1_700_000_000_000
 
 
 def stored(batch_id: int, at_ms: int, rows: int = 1, query_id: str = "q") -> list[dict[str, Any]]:
-    key = {"query_id": query_id, "batch_id": batch_id, "evaluated_at_ms": at_ms, "quota_version": batch_id // 7}
+    key = {
+        "query_id": query_id,
+        "batch_id": batch_id,
+        "evaluated_at_ms": at_ms,
+        "quota_version": batch_id // 7,
+        "tenants_version": -1,
+    }
     return [{**key, "time_epoch": 0, "user": f"u{row}"} for row in range(rows)]
 
 
@@ -27,7 +33,10 @@ def test_batches_come_back_whole_and_in_the_order_they_were_decided(data: st.Dat
     found = [*batches_of(usage)]
     assert [sorted(one.usage["user"].to_pylist()) for one in found] == [[row["user"] for row in b] for b in batches]
     for one, (first, *_) in zip(found, batches, strict=True):
-        key = {name: getattr(one, name) for name in ("query_id", "batch_id", "evaluated_at_ms", "quota_version")}
+        key = {
+            name: getattr(one, name)
+            for name in ("query_id", "batch_id", "evaluated_at_ms", "quota_version", "tenants_version")
+        }
         assert key == {name: first[name] for name in key}
 
 

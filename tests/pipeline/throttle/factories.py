@@ -61,6 +61,8 @@ def claims(*some: Reason) -> Claims:
         tokens=np.array([np.nan if one.tokens is None else one.tokens for one in some], np.float64),
         owed_ms=np.array([one.owed_ms for one in some], np.int64),
         level=np.array([one.level or 0 for one in some], np.int64),
+        own_bound=np.array([np.inf if one.bound is None else one.bound for one in some], np.float64),
+        tenant=np.full(len(some), None, np.object_),
     )
 
 

@@ -89,7 +89,7 @@ class SameThrottles(RuleBasedStateMachine):
         times = (np.array([getattr(one, name) for one in throttles], np.int64) for name in ("end_ms", "due_ms"))
         claimed = claims(*(one.reason for one in throttles))
         none = np.zeros(len(keys), np.int64)
-        standing = claimed.quota_type, claimed.bound, claimed.level, none, none
+        standing = claimed.quota_type, claimed.bound, claimed.level, claimed.tenant, none, none
         self.columns.hold(keys_of(keys), clients(*keys), excepted, *standing, ids, *times)
         for one in throttles:
             self.begin(one)
