@@ -163,19 +163,23 @@ class SampleWindows:
 
     def violated(self, sensors: Selection, bound: Floats, now_ms: int) -> tuple[Ids, Floats, Ints]:
         """Positions of sensors with O > T, ascending, and O and W of each. `now_ms` is in the newest window."""
-        oldest = (self._newest - self._n) % (self._n + 1)
-        if self._totals_fit:
-            at_most = self._total[sensors] + self._sums[oldest][sensors]
-        else:
-            at_most = self._summed(self._sums[:, sensors])
-        # The most that can count, over the shortest span there is. No violation is missed, and most sensors end here.
-        short_seconds = max((self._n - 1) * self._w + now_ms % self._w, 1) / 1000.0
-        suspects = (amounts(at_most, self._type) > bound * (short_seconds * _ALMOST_ONE)).nonzero()[0]
+        # No violation is missed, and most sensors end here.
+        suspects = (self.at_most(sensors, now_ms) > bound).nonzero()[0]
         if len(suspects) == 0:
             return suspects, np.zeros(0, np.float64), np.zeros(0, np.int64)
         observed, window_ms = self.observed(at_places(sensors, suspects), now_ms)
         above = (observed > bound[suspects]).nonzero()[0]
         return suspects[above], observed[above], window_ms[above]
+
+    def at_most(self, sensors: Selection, now_ms: int) -> Floats:
+        """No less than O of sensors at an instant in the newest window: all that can count, over the shortest span."""
+        oldest = (self._newest - self._n) % (self._n + 1)
+        if self._totals_fit:
+            total = self._total[sensors] + self._sums[oldest][sensors]
+        else:
+            total = self._summed(self._sums[:, sensors])
+        short_seconds = max((self._n - 1) * self._w + now_ms % self._w, 1) / 1000.0
+        return amounts(total, self._type) / (short_seconds * _ALMOST_ONE)
 
     def observed(self, sensors: Ids, now_ms: int | Ints) -> tuple[Floats, Ints]:
         """O per second and W in ms of sensors at an instant, or each at its own; −1 has the rate 0."""
@@ -301,6 +305,11 @@ class TokenBuckets:
         """The tokens of sensors right after their last charge, when each was last refilled. T must be finite."""
         burst = self._burst_seconds * bound
         return np.clip(self._tokens[sensors], burst * -MAX_DEBT_BURSTS, burst)
+
+    def may_owe(self, sensors: Ids) -> Flags:
+        """False for those that owe nothing at any instant from now on, if they use nothing."""
+        may: Flags = self._tokens[sensors] < 0
+        return may
 
     def tokens_at(self, sensors: Ids, bound: Floats, now_ms: int | Ints) -> Floats:
         """The tokens of sensors at an instant, or each at its own; −1 is full. T must be finite."""

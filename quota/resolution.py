@@ -158,9 +158,16 @@ class ClientsApart:
             for user in {*of_user, *all_apart} - {DEFAULT}
         }
 
-    def of(self, user: str) -> tuple[str, ...] | None:
-        """The exceptions of a user, in order; None if its clients are held one by one."""
-        if self._in_tenants and user not in self._own and self._in_tenants.match(pa.array([user]))[0] != NO_TENANT:
+    def of(self, user: str, tenant: str | None = None) -> tuple[str, ...] | None:
+        """The exceptions of a user, in order; None if its clients are held one by one.
+
+        * `tenant`: Of which the sensor is a member; None for none. A member by a pattern of client-ids is held client
+          by client.
+        """
+        is_in_tenant = self._in_tenants is not None and self._in_tenants.match(pa.array([user]))[0] != NO_TENANT
+        if tenant is not None and self._in_tenants is not None and not is_in_tenant:
+            return None
+        if is_in_tenant and user not in self._own:
             return self._of_members.get(user, self._of_any_member)
         if user in self._of_user:
             return self._of_user[user]

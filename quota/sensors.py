@@ -48,6 +48,7 @@ MIN_CAPACITY: Final = 64
 NEVER_MS: Final = -(1 << 52)
 """Stands for "never" in an array of instants."""
 _MAX_CHUNKS: Final = 256
+_ALMOST_ONE: Final = 1.0 - 1e-9
 
 
 class TypeSensors:
@@ -316,6 +317,7 @@ class SensorTable:
         self._sample_window_ms = sample_window_ms
         self._by_broker = by_broker
         self._carry_debt = carry_debt
+        self._span_ms = num_samples * sample_window_ms
         self._newest = 0
         self.seeds = Seeds.draw()
         self._memo = DictionaryMemo()
@@ -454,16 +456,33 @@ class SensorTable:
         is_moved[NO_TENANT] = False
         if not is_moved.any():
             return
-        members = np.flatnonzero(is_moved[of_type.tenant[: len(self)]])
+        members = self._unsettled(key, np.flatnonzero(is_moved[of_type.tenant[: len(self)]]), now_ms)
         tenant, bound, own = of_type.tenant[members], of_type.bound[members], of_type.own[members]
         observed = of_type.windows.observed(members, now_ms)[0]
         wants_more = observed >= DEMAND_SHARE * bound
         if of_type.buckets is not None:
             wants_more |= of_type.buckets.tokens_at(members, bound, now_ms) < 0
         of_type.demanded_at_ms[members[wants_more]] = now_ms
-        is_recent = now_ms - of_type.demanded_at_ms[members] < self._num_samples * self._sample_window_ms
+        is_recent = now_ms - of_type.demanded_at_ms[members] < self._span_ms
         self.tenants.move(key, tenant, np.where(is_recent, np.inf, observed), own, now_ms)
         of_type.bound[members] = self.tenants.bounds(key, tenant, own)
+
+    def _unsettled(self, key: Key, members: Ids, now_ms: int) -> Ids:
+        """Without the members of tenants that are at rest and stay there: most tenants end here.
+
+        All that they can have used fits into the tenant's bound, and none of them can be near its own.
+        """
+        of_type = self.by_key[key]
+        tenant, at_most = of_type.tenant[members], of_type.windows.at_most(members, now_ms)
+        may_want = at_most >= DEMAND_SHARE * of_type.bound[members]
+        may_want |= now_ms - of_type.demanded_at_ms[members] < self._span_ms
+        if of_type.buckets is not None:
+            may_want |= of_type.buckets.may_owe(members)
+        every = np.arange(len(self.tenants.names))
+        is_settled = np.isinf(self.tenants.levels(key, every))
+        is_settled &= np.bincount(tenant, at_most, len(every)) < self.tenants.terms(key[1]) * _ALMOST_ONE
+        is_settled[tenant[may_want]] = False
+        return members[~is_settled[tenant]]
 
     def _grow(self, keys: Iterable[Key]) -> None:
         span = self._num_samples, self._sample_window_ms

@@ -231,12 +231,12 @@ def levels(demand: Floats, own: Floats, highest: Floats, tenants: Ids, bounds: F
         float64[m]; infinity where all that is wanted fits into C. The order of members changes nothing, not in the last
         bit either, and no tenant's level depends on another tenant. A member that wants nothing changes nothing.
     """
-    wanted = np.minimum(demand, highest)
-    rows = np.flatnonzero(wanted > 0)
-    wanted, own, tenants = wanted[rows], own[rows], tenants[rows]
-    order = np.lexsort((wanted, own, wanted / own, tenants))
-    wanted, own = wanted[order], own[order]
-    counts = np.bincount(tenants, minlength=len(bounds))
+    ratio = np.minimum(demand, highest) / own
+    rows = np.flatnonzero(ratio > 0)
+    rows = rows[np.argsort(tenants[rows], kind="stable")]
+    members = np.empty(len(rows), np.complex128)  # is sorted by its real part, then by the other one
+    members.real, members.imag = ratio[rows], own[rows]
+    counts = np.bincount(tenants[rows], minlength=len(bounds))
     begins = np.cumsum(counts) - counts
     found = np.full(len(bounds), np.inf)
     # In rows of one length, filled up with zeros: so the sums of a tenant have no other tenant's numbers in them.
@@ -244,17 +244,22 @@ def levels(demand: Floats, own: Floats, highest: Floats, tenants: Ids, bounds: F
     for size in np.unique(sizes[counts > 0]).tolist():
         of_size = np.flatnonzero((sizes == size) & (counts > 0))
         places = np.arange(1 << size)
-        is_member = places < counts[of_size, None]
-        at = np.minimum(begins[of_size, None] + places, len(own) - 1)
-        wants, weights = np.where(is_member, wanted[at], 0.0), np.where(is_member, own[at], 0.0)
-        sums = np.cumsum(wants, axis=1)
-        before = np.concatenate((np.zeros((len(of_size), 1)), sums[:, :-1]), axis=1)
-        rest = np.cumsum(weights[:, ::-1], axis=1)[:, ::-1]
-        bound = bounds[of_size]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            shares = np.where(is_member, (bound[:, None] - before) / rest, -np.inf)
-        found[of_size] = np.where(sums[:, -1] <= bound, np.inf, shares.max(axis=1))
+        at = np.minimum(begins[of_size, None] + places, len(members) - 1)
+        of_rows = np.where(places < counts[of_size, None], members[at], 0)
+        of_rows.sort(axis=1)
+        found[of_size] = _levels(of_rows.real, of_rows.imag, bounds[of_size])
     return found
+
+
+def _levels(ratio: Floats, own: Floats, bounds: Floats) -> Floats:
+    """λ of tenants of one row each: w / T of its members in order, and their T; both 0 where there is none."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted = np.where(own > 0, ratio * own, 0.0)
+        sums = np.cumsum(wanted, axis=1)
+        before = np.concatenate((np.zeros((len(bounds), 1)), sums[:, :-1]), axis=1)
+        rest = np.cumsum(own[:, ::-1], axis=1)[:, ::-1]
+        shares = np.where(own > 0, (bounds[:, None] - before) / rest, -np.inf)
+    return np.where(sums[:, -1] <= bounds, np.inf, shares.max(axis=1))
 
 
 def moved(level: Floats, target: Floats, rest: Floats, since_ms: Ints) -> Floats:
@@ -314,6 +319,11 @@ class TenantLevels:
         self._bounds = np.pad(np.array(bounds).reshape(3, len(found)), ((0, 0), (0, 1)), constant_values=np.inf)
         self._level = {key: _resized(level, len(names), np.inf) for key, level in self._level.items()}
         self._moved_at_ms = {key: _resized(at_ms, len(names), 0) for key, at_ms in self._moved_at_ms.items()}
+
+    def terms(self, quota_type: int) -> Floats:
+        """C of every number, and infinity for `NO_TENANT`."""
+        bounds: Floats = self._bounds[quota_type]
+        return bounds
 
     def numbers(self, tenants: Ids, brokers: "pa.Array | None") -> Ids:
         """The number of each of n tenants, by its position among those in force, and of its broker (None: for all)."""

@@ -284,21 +284,23 @@ def _rows_of(root: str, name: str, columns: Sequence[str], part: Slice) -> pa.Ta
     return stored.filter(pa.array(mine, pa.bool_()))
 
 
-ExceptedAt = Callable[[int, str, int], Collection[str] | None]
-"""By version of the quotas, user and quota type: `ClientsApart.of`."""
+Versions = tuple[int, int]
+"""Of quotas and tenants."""
+ExceptedAt = Callable[[Versions, int, str, str | None], Collection[str] | None]
+"""By versions and quota type: `ClientsApart.of`."""
 
 
 def _exceptions(snapshot_at: SnapshotAt) -> ExceptedAt:
     @lru_cache(maxsize=12)
-    def apart_at(version: int, quota_type: int) -> ClientsApart:
-        return ClientsApart(snapshot_at(version, -1), quota_type)
+    def apart_at(versions: Versions, quota_type: int) -> ClientsApart:
+        return ClientsApart(snapshot_at(*versions), quota_type)
 
-    return lambda version, user, quota_type: apart_at(version, quota_type).of(user)
+    return lambda versions, quota_type, *sensor: apart_at(versions, quota_type).of(*sensor)
 
 
 _RECORD: Final = (
     *("query_id", "batch_id", "publish_seq", "action", "cause", "broker_id", "user", "client_id", "quota_type"),
-    *("except_client_ids", "sensor_user", "sensor_client_id", "quota_version"),
+    *("except_client_ids", "sensor_user", "sensor_client_id", "quota_version", "tenants_version", "tenant"),
 )
 
 
@@ -320,7 +322,7 @@ def _check_records(
     rows = _rows_of(root, "throttle_events", _RECORD, part).sort_by("publish_seq").to_pylist()
     asking = decided.filter(decided["asks_hold"]).to_pylist()
     asked = {(row["query_id"], row["batch_id"], row["quota_type"], Target.of(row)) for row in asking}
-    versions = sorted({row["quota_version"] for row in (*rows, *decided.select(["quota_version"]).to_pylist())})
+    versions = sorted({_versions_of(row) for row in (*rows, *decided.select(_VERSIONS).to_pylist())})
     result.records += len(rows)
     for row in rows:
         key = {**{name: row[name] for name in KEY if name in row}, "publish_seq": row["publish_seq"]}
@@ -332,8 +334,8 @@ def _check_records(
             continue
         of_batch = row["cause"] in BATCH_CAUSES
         # A batch may have pinned its quotas before an edit of the exceptions: then its record has the later ones.
-        later = (one for one in versions if one > row["quota_version"] and of_batch)
-        wanted = [_whom(row, version, excepted_at) for version in (row["quota_version"], *later)]
+        later = (one for one in versions if one > _versions_of(row) and of_batch)
+        wanted = [_whom(row, of_both, excepted_at) for of_both in (_versions_of(row), *later)]
         stored = {"holds_user": row["client_id"] is None, "except_client_ids": row["except_client_ids"]}
         is_known = not of_batch or (*(row[name] for name in KEY[:2]), row["quota_type"], Target.of(row)) in asked
         columns = {name: (stored[name], one) for name, one in wanted[0].items() if stored[name] != one}
@@ -352,10 +354,18 @@ def _is_forgiven(release: Mapping[str, Any], last: int | None, snapshot_at: Snap
     return now_ms > max(before_ms, default=0)
 
 
-def _whom(row: Mapping[str, Any], version: int, excepted_at: ExceptedAt) -> dict[str, Any]:
-    """Whom a throttle of a record's sensor holds under a version of the quotas."""
+_VERSIONS: Final = ("quota_version", "tenants_version")
+
+
+def _versions_of(row: Mapping[str, Any]) -> Versions:
+    return row["quota_version"], row["tenants_version"]
+
+
+def _whom(row: Mapping[str, Any], versions: Versions, excepted_at: ExceptedAt) -> dict[str, Any]:
+    """Whom a throttle of a record's sensor holds under these versions."""
     of_user = row["sensor_user"] if not row["sensor_client_id"] else ""
-    excepted = excepted_at(version, of_user, QUOTA_TYPES.index(row["quota_type"])) if of_user else None
+    quota_type = QUOTA_TYPES.index(row["quota_type"])
+    excepted = excepted_at(versions, quota_type, of_user, row["tenant"]) if of_user else None
     return {"holds_user": excepted is not None, "except_client_ids": None if excepted is None else [*excepted]}
 
 
