@@ -94,11 +94,6 @@ class Resolved:
     tenant: Ids
     apart: Pair | None = None
 
-    @property
-    def is_apart(self) -> Flags:
-        """Which have a sensor that is their tenant's alone."""
-        return np.zeros(len(self.quota), np.bool_) if self.apart is None else is_named(self.apart)
-
     def has_tags_of(self, other: "Resolved") -> bool:
         """True if both answers put all entities into the same sensors."""
         if self.apart is not None or other.apart is not None:
@@ -380,13 +375,24 @@ class Resolution:
         first, second = (np.append(half, np.uint64(0))[tenant] for half in self._words)
         return first, second
 
-    def members_apart(self, names: NDArray[np.object_], side: Side, quota_type: int) -> tuple[Ids, Floats]:
-        """The tenants with these names, None for none, and T of their clients without a quota of their own."""
+    def names_apart(self, resolved: Resolved) -> pa.Array:
+        """The name of the tenant that has the sensor of each for itself; null for none."""
+        is_apart = np.zeros(len(resolved.quota), np.bool_) if resolved.apart is None else is_named(resolved.apart)
+        names = np.array([*(one.name for one in self.snapshot.tenants), None], np.object_)
+        return pa.array(names[np.where(is_apart, resolved.tenant, NO_TENANT)], pa.string())
+
+    def members_apart(
+        self, names: "pa.ChunkedArray", users: Resolved, side: Side, quota_type: int
+    ) -> tuple[Ids, Floats]:
+        """The tenants that have sensors for themselves, by their names, null for none; and T of each.
+
+        * `users`: Of each the user: the tenant has none of its clients if it has a quota, or is in a tenant as a whole.
+        """
         seen = {
             one.name: at for at, one in enumerate(self.snapshot.tenants) if side is Side.SHADOW or not one.is_shadow
         }
-        tenant = np.array([seen.get(name, NO_TENANT) for name in names], np.int64)
-        tenant[~self._has_bound[tenant, quota_type]] = NO_TENANT
+        tenant = np.array([seen.get(name, NO_TENANT) for name in names.to_pylist()], np.int64)
+        tenant[~self._has_bound[tenant, quota_type] | (users.level != 0)] = NO_TENANT
         return tenant, self._members[tenant, quota_type]
 
     def _held_one_by_one(self, users: Pair, quota_type: int) -> Flags:

@@ -14,7 +14,6 @@ from typing import ClassVar, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import names_where
@@ -37,7 +36,6 @@ from quota.usage import (
     NameReader,
     Pair,
     Seeds,
-    is_named,
     some_of,
 )
 
@@ -118,8 +116,6 @@ class SensorNumbers:
         self.used_at_ms = np.zeros(0, np.int64)
         self.has_user = np.zeros(0, np.bool_)
         self.has_client_id = np.zeros(0, np.bool_)
-        self.is_apart = np.zeros(0, np.bool_)
-        """Which are a tenant's alone: of a user's clients that a pattern of client-ids puts into it."""
 
     def __len__(self) -> int:
         return len(self._index)
@@ -130,22 +126,25 @@ class SensorNumbers:
         names: tuple[pa.Array, pa.Array, pa.Array],
         has_user: Flags,
         has_client_id: Flags,
-        is_apart: Flags,
+        tenant: pa.Array,
     ) -> Ids:
-        """The sensor of each key, by broker, user and client-id, int64[n]. One that does not exist is made."""
+        """The sensor of each key, by broker, user and client-id, int64[n]. One that does not exist is made.
+
+        * `tenant`: The name of the tenant that has the sensor for itself: see `Resolved.apart`. Null for none.
+        """
         ids, new = self._index.add(keys)
         if len(new):
             rows = pa.array(new)
             broker, user, client_id = (column.take(rows) for column in names)
             user, client_id = names_where(has_user[new], user), names_where(has_client_id[new], client_id)
-            self._names.append(pa.table(dict(zip(_SENSOR, (broker, user, client_id), strict=True))))
+            added = broker, user, client_id, tenant.take(rows)
+            self._names.append(pa.table(dict(zip((*_SENSOR, "tenant"), added, strict=True))))
             if len(self._names) > _MAX_CHUNKS:
                 self._names = [pa.concat_tables(self._names).combine_chunks()]
         if len(self._index) > len(self.used_at_ms):
             room = 0, max(2 * len(self._index), MIN_CAPACITY) - len(self.used_at_ms)
             self.used_at_ms, self.has_user = np.pad(self.used_at_ms, room), np.pad(self.has_user, room)
-            self.has_client_id, self.is_apart = np.pad(self.has_client_id, room), np.pad(self.is_apart, room)
-        self.is_apart[ids[new]] = is_apart[new]
+            self.has_client_id = np.pad(self.has_client_id, room)
         self.has_user[ids[new]] = has_user[new]
         self.has_client_id[ids[new]] = has_client_id[new]
         return ids
@@ -164,9 +163,9 @@ class SensorNumbers:
         return self._index.keys(sensors)
 
     def names(self, sensors: Ids) -> pa.Table:
-        """The columns broker_id, sensor_user and sensor_client_id of some sensors."""
+        """The columns broker_id, sensor_user, sensor_client_id, and tenant (null for most) of some sensors."""
         if not self._names:
-            return pa.table(dict.fromkeys(_SENSOR, pa.array([], pa.string())))
+            return pa.table(dict.fromkeys((*_SENSOR, "tenant"), pa.array([], pa.string())))
         self._names = [pa.concat_tables(self._names).combine_chunks()]
         return self._names[0].take(pa.array(sensors))
 
@@ -177,7 +176,6 @@ class SensorNumbers:
         self.used_at_ms = self.used_at_ms[: len(kept)][kept]
         self.has_user = self.has_user[: len(kept)][kept]
         self.has_client_id = self.has_client_id[: len(kept)][kept]
-        self.is_apart = self.is_apart[: len(kept)][kept]
 
 
 UNRESOLVED: Final = -1  # in place of a sensor: not resolved yet under the quotas in force
@@ -340,31 +338,31 @@ class SensorTable:
         self.entities.forget_sensors(self.recording)
         for sensors in self.by_key.values():
             sensors.is_resolved[:] = False
-        self._settle(np.arange(len(self)))
+        if snapshot.tenants:
+            self._grow(self.recording)
+        self._settle(0)
 
-    def _settle(self, ids: Ids, names_apart: NDArray[np.object_] | None = None) -> None:
-        """Find the tenants of sensors by their tags: a member counts for λ also while it sends no usage.
+    def _settle(self, known: int) -> None:
+        """Find the tenants of the sensors from this one on, for all sides and types, by their tags.
 
-        * `names_apart`: The tenant of each one that is apart, by name; None: as it was.
+        So a member counts for λ also while it sends no usage, and in any process that has the sensor.
         """
-        entities = sensor_entities(self.numbers.names(ids), self._by_broker)
-        hashes, keys, is_apart = entities.hashed(self.seeds), self.numbers.keys(ids), self.numbers.is_apart[ids]
+        ids = np.arange(known, len(self))
+        names, keys = self.numbers.names(ids), self.numbers.keys(ids)
+        entities = sensor_entities(names, self._by_broker)
+        hashes, is_apart = entities.hashed(self.seeds), names["tenant"].is_valid().to_numpy()
         candidates = self.resolution.candidates(hashes, entities) if self.resolution.snapshot.tenants else None
         for key, of_type in self.by_key.items():
             if candidates is None or key not in self.recording:
                 of_type.tenant[ids] = NO_TENANT
                 continue
-            names = names_apart
-            if names is None:
-                names = self.tenants.names[np.where(is_apart, of_type.tenant[ids], NO_TENANT)]
             resolved = self.resolution.resolve(hashes, candidates, *key)
             own_keys = resolved.sensor_keys(hashes)
             is_own = ~is_apart & (own_keys[0] == keys[0]) & (own_keys[1] == keys[1])
-            tenant, bound = self.resolution.members_apart(names, *key)
-            tenant = np.where(is_own, resolved.tenant, tenant)
+            tenant, bound = self.resolution.members_apart(names["tenant"], resolved, *key)
+            tenant, own = np.where(is_own, resolved.tenant, tenant), np.where(is_own, resolved.bound, bound)
             of_type.tenant[ids] = self.tenants.numbers(tenant, candidates.brokers)
             is_member = tenant != NO_TENANT
-            own = np.where(is_own, resolved.bound, bound)
             of_type.own[ids[is_member]] = own[is_member]
             in_force = self.tenants.bounds(key, of_type.tenant[ids], own)
             of_type.bound[ids[is_member]] = in_force[is_member]
@@ -404,7 +402,7 @@ class SensorTable:
     def look_up(self, names: EntityNames, now_ms: int) -> tuple[Ids, dict[Key, Ids]]:
         """The entity of each row, and its sensor (made if missing) per side and type: one array if all agree."""
         reader = NameReader(names, self.seeds, self._memo)
-        entities = np.empty(names.num_rows, np.int64)
+        entities, known = np.empty(names.num_rows, np.int64), len(self)
         first, *others = self.recording
         of_row = {first: np.empty(names.num_rows, np.int64)}
         for start in range(0, names.num_rows, BLOCK_ROWS):
@@ -423,6 +421,8 @@ class SensorTable:
                     if key not in of_row:
                         of_row[key] = of_row[first].copy()
                     of_row[key][start:stop] = self.entities.sensors(key, found)
+        if self.resolution.snapshot.tenants and len(self) > known:
+            self._settle(known)
         return entities, {key: of_row.get(key, of_row[first]) for key in self.recording}
 
     def _resolve(self, hashes: HashedNames, names: EntityNames, entities: Ids, now_ms: int) -> None:
@@ -433,7 +433,7 @@ class SensorTable:
             if first is not None and resolved.has_tags_of(first[0]):
                 ids = first[1]
             else:
-                tags = resolved.has_user, resolved.has_client_id, resolved.is_apart
+                tags = resolved.has_user, resolved.has_client_id, self.resolution.names_apart(resolved)
                 ids = self.numbers.add(resolved.sensor_keys(hashes), parts, *tags)
                 self._grow(self.recording)
                 # Otherwise a sensor without usage so far would count as idle at once, and be resolved again and again.
@@ -519,20 +519,21 @@ class SensorTable:
             is_kept[ids[of_type.buckets.below_burst(ids, bound, since_ms)]] = True
         ids = np.flatnonzero(is_kept)
         tokens, refilled_at_ms = of_type.bucket_of(ids)
-        recent_ms, is_apart = demanded_at_ms[ids], self.numbers.is_apart[ids]
-        of_apart = np.where(is_apart, of_type.tenant[ids], NO_TENANT)
-        sensors = pa.table(
-            {
-                **dict(zip(_SENSOR, self.numbers.names(ids).columns, strict=True)),
-                "quota_type": pa.repeat(name, len(ids)),
-                "tokens": pa.array(tokens, mask=np.isinf(tokens)),
-                "refilled_at_ms": pa.array(refilled_at_ms),
-                "demanded_at_ms": pa.array(recent_ms, mask=recent_ms < since_ms),
-                "tenant": pa.array(self.tenants.names[of_apart], pa.string()),
-                "tenant_level": pa.nulls(len(ids), pa.float64()),
-                "mode": pa.repeat(mode, len(ids)),
-            },
-            schema=BUCKETS_SCHEMA,
+        recent_ms, names = demanded_at_ms[ids], self.numbers.names(ids)
+        sensors = (
+            pa.table(
+                {
+                    **{part: names[part] for part in (*_SENSOR, "tenant")},
+                    "quota_type": pa.repeat(name, len(ids)),
+                    "tokens": pa.array(tokens, mask=np.isinf(tokens)),
+                    "refilled_at_ms": pa.array(refilled_at_ms),
+                    "demanded_at_ms": pa.array(recent_ms, mask=recent_ms < since_ms),
+                    "tenant_level": pa.nulls(len(ids), pa.float64()),
+                    "mode": pa.repeat(mode, len(ids)),
+                },
+            )
+            .select(BUCKETS_SCHEMA.names)
+            .cast(BUCKETS_SCHEMA)
         )
         empty = {"sensor_user": "", "sensor_client_id": "", "quota_type": name, "mode": mode}
         tenant_rows = [
@@ -559,10 +560,7 @@ class SensorTable:
         demanded_at_ms = pc.fill_null(table["demanded_at_ms"], NEVER_MS).to_numpy()
         rows_of_key = {key: rows[~is_tenant[rows]] for key, rows in rows_of_key.items()}
         self._grow((*self.recording, *(key for key, rows in rows_of_key.items() if len(rows))))
-        names = np.full(len(self) - known, None, np.object_)
-        is_new = ids >= known
-        names[ids[is_new] - known] = np.array(table["tenant"].to_pylist(), np.object_)[is_new]
-        self._settle(np.arange(known, len(self)), names)
+        self._settle(known)
         for key, of_type in self.by_key.items():
             rows = rows_of_key[key]
             of_type.demanded_at_ms[:] = NEVER_MS
@@ -577,13 +575,14 @@ class SensorTable:
         names = entities.take(np.arange(entities.num_rows))
         has_user, has_client_id = (pc.not_equal(part, "").to_numpy(zero_copy_only=False) for part in names[1:])
         keys = entities.hashed(self.seeds).sensor_keys(has_user, has_client_id)
-        of_tenants = NameColumn(table["tenant"].combine_chunks(), self.seeds).hash(0, table.num_rows)
-        keys, is_apart = (keys[0] + of_tenants[0], keys[1] + of_tenants[1]), is_named(of_tenants)
+        tenant = table["tenant"].combine_chunks()
+        of_tenants = NameColumn(tenant, self.seeds).hash(0, table.num_rows)
+        keys = keys[0] + of_tenants[0], keys[1] + of_tenants[1]
         is_sensor = np.flatnonzero(has_user | has_client_id)
         ids = np.zeros(table.num_rows, np.int64)
-        some = tuple(part.take(pa.array(is_sensor)) for part in names)
-        tags = (flags[is_sensor] for flags in (has_user, has_client_id, is_apart))
-        ids[is_sensor] = self.numbers.add(some_of(keys, is_sensor), some, *tags)
+        broker, user, client_id, tenant = (part.take(pa.array(is_sensor)) for part in (*names, tenant))
+        tags = has_user[is_sensor], has_client_id[is_sensor], tenant
+        ids[is_sensor] = self.numbers.add(some_of(keys, is_sensor), (broker, user, client_id), *tags)
         at_ms = table["refilled_at_ms"].to_numpy()[is_sensor]
         self.numbers.used_at_ms[ids[is_sensor]] = np.maximum(self.numbers.used_at_ms[ids[is_sensor]], at_ms)
         return ids
