@@ -390,6 +390,9 @@ class ScalarModel(QuotaRows):
                         "bound": bound,
                         "mode": None if quota is None else quota[1]["mode"],
                         "violated": violated,
+                        "tenant": None,
+                        "tenant_level": None,
+                        "own_bound": None,
                     }
                 )
         return answers

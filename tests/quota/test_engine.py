@@ -137,6 +137,7 @@ def expected_rates(model: ScalarModel, look_ms: int, side: str) -> list[dict[str
         names = {**entity, "broker_id": key[2][0], "sensor_user": key[2][1], "sensor_client_id": key[2][2]}
         about = {"quota_type": quota_type, "level": quota[0], "mode": quota[1]["mode"], "bound": bound}
         found.append({"entity": number // 3, **names, **about, "observed": observed, "window_ms": window_ms})
+        found[-1] |= dict.fromkeys(("tenant", "tenant_level", "own_bound"))
     return found
 
 
