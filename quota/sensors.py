@@ -510,7 +510,8 @@ class SensorTable:
     def _stored(self, key: Key, mode: str, since_ms: int) -> pa.Table:
         of_type, name = self.by_key[key], QUOTA_TYPES[key[1]]
         demanded_at_ms = of_type.demanded_at_ms[: len(self)]
-        is_kept = demanded_at_ms >= since_ms
+        wanted_after_ms = since_ms - self._sample_window_ms  # N · w before the newest sample window began
+        is_kept = demanded_at_ms > wanted_after_ms
         if of_type.buckets is not None:
             ids = of_type.buckets.charged()
             hashes = sensor_entities(self.numbers.names(ids), self._by_broker).hashed(self.seeds)
@@ -527,7 +528,7 @@ class SensorTable:
                     "quota_type": pa.repeat(name, len(ids)),
                     "tokens": pa.array(tokens, mask=np.isinf(tokens)),
                     "refilled_at_ms": pa.array(refilled_at_ms),
-                    "demanded_at_ms": pa.array(recent_ms, mask=recent_ms < since_ms),
+                    "demanded_at_ms": pa.array(recent_ms, mask=recent_ms <= wanted_after_ms),
                     "tenant_level": pa.nulls(len(ids), pa.float64()),
                     "mode": pa.repeat(mode, len(ids)),
                 },
