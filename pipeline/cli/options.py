@@ -138,7 +138,8 @@ class Source(NamedTuple):
 
     def edited_table(self, kind: "RowKind") -> "EditedTable[Any]":
         """The table of this kind that the settings name, as `quota_table`."""
-        from pipeline.tables.quotas.tenants import TENANT_ROWS, TenantTable
+        from pipeline.tables.quotas.table import TenantTable
+        from pipeline.tables.quotas.tenants import TENANT_ROWS
 
         return TenantTable(self._root()) if kind is TENANT_ROWS else self.quota_table()
 

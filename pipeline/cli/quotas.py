@@ -317,7 +317,7 @@ def export(
 
     Of an earlier version it prints no tenants: they have versions of their own.
     """
-    from pipeline.tables.quotas.tenants import TenantTable, TenantTableState
+    from pipeline.tables.quotas.table import TenantTable, TenantTableState
 
     table = source.quota_table()
     state = read_in_force(table) if version is None else table.read(version)

@@ -5,12 +5,12 @@ They work as the commands of the quotas, with the same options. And `link`, to t
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from pipeline.cli.entity import refuse_empty
-from pipeline.cli.options import Output, TablesSource, parse_instant
+from pipeline.cli.options import Output, Source, TablesSource, parse_instant
 from pipeline.cli.output import Layout, Row, format_option, print_rows, remark, say
 from pipeline.cli.quota_edits import Configs, EditOptions, apply_file, only_one, parse_configs, roll_back
 from pipeline.cli.quotas import checked_in_force, print_diff, print_history
@@ -26,12 +26,14 @@ from pipeline.tables.quotas.tenants import (
     TENANT_ROWS,
     USERS,
     TenantChange,
-    TenantTableState,
     altered_tenants,
     tenant_column,
     tenant_text,
 )
 from quota.units import Mistakes
+
+if TYPE_CHECKING:
+    from pipeline.tables.quotas.table import TenantTableState
 
 _SETTINGS: Final = tuple(column for column in TENANT_ROWS.settings if column not in PATTERNS)
 _CONFIGS: Final = Configs(TENANT_ROWS, _SETTINGS, "tenants", TENANT_MODES, tenant_column)
@@ -61,7 +63,7 @@ def describe(
 
     Exits with 3 if there are none.
     """
-    state = checked_in_force(source.edited_table(TENANT_ROWS), None, TenantTableState.tenants)
+    state = _in_force(source)
     rows = [row for row in state.rows if name in {None, row["tenant"]}]
     if output == "words":
         say(*map(tenant_text, rows))
@@ -72,6 +74,13 @@ def describe(
         raise _unknown(name, state.rows)
     if not rows:
         raise typer.Exit(NotFound.exit_code)
+
+
+def _in_force(source: Source) -> "TenantTableState":
+    from pipeline.tables.quotas.table import TenantTableState
+
+    found: TenantTableState = checked_in_force(source.edited_table(TENANT_ROWS), None, TenantTableState.tenants)
+    return found
 
 
 def _readable(row: Row) -> Row:
@@ -236,7 +245,7 @@ def link(
         msg = f"--until {until} is not in the future"
         raise UsageError(msg, "for example --until 30d")
     if name is not None:
-        rows = checked_in_force(source.edited_table(TENANT_ROWS), None, TenantTableState.tenants).rows
+        rows = _in_force(source).rows
         if not any(row["tenant"] == name for row in rows):
             raise _unknown(name, rows)
     batch = newest_batch_under(source.settings().tables.root)

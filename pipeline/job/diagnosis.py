@@ -34,8 +34,7 @@ from pipeline.tables.object_store import STORE_SCHEMES, refuse_unfit, scheme_of
 from pipeline.tables.port import Condition, TableUnreadable, is_local, table_uri, tables_of_another_job
 from pipeline.tables.queries import newest_batch_under, read_table, recent_usage
 from pipeline.tables.quotas.source import in_force, valid_snapshot
-from pipeline.tables.quotas.table import EditedTable, QuotaTable, State
-from pipeline.tables.quotas.tenants import TenantTable, TenantTableState
+from pipeline.tables.quotas.table import EditedTable, QuotaTable, State, TenantTable, TenantTableState
 from pipeline.throttle.publisher import refuse_other_tables
 from pipeline.throttle.topic import KafkaThrottleTopic
 from quota.units import age_text

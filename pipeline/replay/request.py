@@ -15,7 +15,7 @@ from pipeline.replay.usage_batches import VERSIONS, Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.port import TARGET, Condition, table_uri
 from pipeline.tables.queries import StoredTable, TimeSlices, read_table, rows_of
-from pipeline.tables.quotas.tenants import TenantTable
+from pipeline.tables.quotas.table import TenantTable
 from quota.engine import Scope
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS

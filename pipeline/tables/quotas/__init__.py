@@ -10,8 +10,16 @@ if TYPE_CHECKING:
     from pipeline.errors import Refused
     from pipeline.tables.quotas.edit import QuotaChange
     from pipeline.tables.quotas.source import QuotaSource
-    from pipeline.tables.quotas.table import EditAudit, QuotaCommit, QuotaTable, QuotaTableState, local_audit
-    from pipeline.tables.quotas.tenants import TenantChange, TenantTable, TenantTableState
+    from pipeline.tables.quotas.table import (
+        EditAudit,
+        QuotaCommit,
+        QuotaTable,
+        QuotaTableState,
+        TenantTable,
+        TenantTableState,
+        local_audit,
+    )
+    from pipeline.tables.quotas.tenants import TenantChange
 
 __all__ = [
     "EditAudit",
@@ -31,8 +39,16 @@ _MODULES = {
     "pipeline.errors": ("Refused",),
     "pipeline.tables.quotas.edit": ("QuotaChange",),
     "pipeline.tables.quotas.source": ("QuotaSource",),
-    "pipeline.tables.quotas.table": ("EditAudit", "QuotaCommit", "QuotaTable", "QuotaTableState", "local_audit"),
-    "pipeline.tables.quotas.tenants": ("TenantChange", "TenantTable", "TenantTableState"),
+    "pipeline.tables.quotas.table": (
+        "EditAudit",
+        "QuotaCommit",
+        "QuotaTable",
+        "QuotaTableState",
+        "TenantTable",
+        "TenantTableState",
+        "local_audit",
+    ),
+    "pipeline.tables.quotas.tenants": ("TenantChange",),
 }
 
 

@@ -39,11 +39,11 @@ from pipeline.tables.quotas.tenants import (
     TENANT_ROWS,
     new_tenant,
     parse_setting,
+    read_tenants,
     tenant_column,
 )
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import MODES, QuotaSnapshot
-from quota.tenants import read_tenants
 from quota.units import Mistake, Mistakes, exact_text, parse_bound
 
 ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}

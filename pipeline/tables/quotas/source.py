@@ -8,8 +8,7 @@ from threading import Lock
 from typing import Final, Generic, Literal, TypeVar
 
 from pipeline.errors import TableMissing
-from pipeline.tables.quotas.table import EditedTable, QuotaTable, QuotaTableState, State
-from pipeline.tables.quotas.tenants import TenantTable, TenantTableState
+from pipeline.tables.quotas.table import EditedTable, QuotaTable, QuotaTableState, State, TenantTable, TenantTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 from quota.tenants import Tenant

@@ -1,6 +1,6 @@
 """A table that operators edit: read at a version, watched for new versions, and edited under a lock, with who and why.
 
-`EditedTable` is the mechanism, `QuotaTable` the table `quotas`; `pipeline.tables.quotas.tenants` has the other one.
+`EditedTable` is the mechanism, `QuotaTable` the table `quotas` and `TenantTable` the table `tenants`.
 """
 
 import getpass
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from shlex import quote
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
@@ -41,6 +41,8 @@ from pipeline.tables.quotas.edit import (
     still_forgiven,
     validated,
 )
+from pipeline.tables.quotas.tenants import TENANT_COLUMNS, TENANT_ROWS, TenantChange, altered_tenants
+from quota.tenants import Tenant, read_tenants
 from schemas.arrow import arrow_schema
 
 log = logging.getLogger(__name__)
@@ -405,3 +407,35 @@ class QuotaTable(EditedTable[QuotaTableState]):
             scope=configuration.get("kquota.scope", "cluster"),
             mode=configuration.get("kquota.mode", "enforce"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTableState(TableState):
+    """The table `tenants` at one version."""
+
+    kind: ClassVar = TENANT_ROWS
+
+    def tenants(self, mode: Literal["enforce", "shadow"] = "enforce") -> tuple[Tenant, ...]:
+        """The tenants; `InvalidQuotas` if rows are none. `shadow` reads each as a shadow tenant."""
+        return read_tenants(self.rows, self.version, mode)
+
+
+class TenantTable(EditedTable[TenantTableState]):
+    """The table `tenants` under a root."""
+
+    kind: ClassVar = TENANT_ROWS
+
+    @classmethod
+    def found(cls, root: str) -> "TenantTable | None":
+        """The table; None if there is none, as under the root of an earlier build: then there are no tenants."""
+        try:
+            return cls(root)
+        except TableMissing:
+            return None
+
+    def alter(self, changes: Sequence[TenantChange], audit: EditAudit) -> int:
+        """Make changes in one commit; see `commit`. Returns the version."""
+        return self.commit(lambda rows: altered_tenants(rows, changes), audit).version
+
+    def _state(self, table: DeltaTable) -> TenantTableState:
+        return TenantTableState(table.version(), tuple(rows_at(table, TENANT_COLUMNS, self.kind)))

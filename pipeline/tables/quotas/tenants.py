@@ -1,13 +1,13 @@
-"""The table `tenants`: its rows, the edit of one tenant, what an edit warns of, and a tenant in words."""
+"""Rows of the table `tenants`: the edit of one tenant, what an edit warns of, and a tenant in words.
+
+`pipeline.tables.quotas.table` has the table itself.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from deltalake import DeltaTable
-
-from pipeline.errors import TableMissing
 from pipeline.tables.quotas.edit import (
     LABELS,
     MEMBER,
@@ -16,12 +16,13 @@ from pipeline.tables.quotas.edit import (
     edit_refused,
     with_changes,
 )
-from pipeline.tables.quotas.table import EditAudit, EditedTable, TableState, rows_at
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidQuotas
-from quota.tenants import Tenant, read_tenants
 from quota.units import Mistake, Mistakes, exact_text, parse_bound, parse_double, rate_text
 from schemas.rows import TenantRow
+
+if TYPE_CHECKING:
+    from quota.tenants import Tenant
 
 USERS: Final = "user_patterns"
 CLIENT_IDS: Final = "client_id_patterns"
@@ -34,6 +35,13 @@ TENANT_COLUMNS: Final = tuple(TenantRow.model_fields)
 _DOTTED: Final = "member."
 _TRUTHS: Final = {"true": True, "false": False}
 _UNSET: Final = {USERS: (), CLIENT_IDS: (), "lend": False, "mode": "enforce"}
+
+
+def read_tenants(rows: Iterable[Mapping[str, object]], version: int) -> "tuple[Tenant, ...]":
+    """See `quota.tenants`, which needs numpy: it is not loaded to print a command's help."""
+    from quota import tenants  # noqa: PLC0415
+
+    return tenants.read_tenants(rows, version)
 
 
 def _problems(rows: Sequence[QuotaValues]) -> list[str]:
@@ -90,38 +98,6 @@ def parse_setting(column: str, given: object, mistakes: Mistakes) -> Any:
     with mistakes.bound():
         return parse_bound(column.removeprefix(MEMBER), given)
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class TenantTableState(TableState):
-    """The table `tenants` at one version."""
-
-    kind: ClassVar = TENANT_ROWS
-
-    def tenants(self, mode: Literal["enforce", "shadow"] = "enforce") -> tuple[Tenant, ...]:
-        """The tenants; `InvalidQuotas` if rows are none. `shadow` reads each as a shadow tenant."""
-        return read_tenants(self.rows, self.version, mode)
-
-
-class TenantTable(EditedTable[TenantTableState]):
-    """The table `tenants` under a root."""
-
-    kind: ClassVar = TENANT_ROWS
-
-    @classmethod
-    def found(cls, root: str) -> "TenantTable | None":
-        """The table; None if there is none, as under the root of an earlier build: then there are no tenants."""
-        try:
-            return cls(root)
-        except TableMissing:
-            return None
-
-    def alter(self, changes: Sequence["TenantChange"], audit: EditAudit) -> int:
-        """Make changes in one commit; see `commit`. Returns the version."""
-        return self.commit(lambda rows: altered_tenants(rows, changes), audit).version
-
-    def _state(self, table: DeltaTable) -> TenantTableState:
-        return TenantTableState(table.version(), tuple(rows_at(table, TENANT_COLUMNS, self.kind)))
 
 
 @dataclass(frozen=True, slots=True)

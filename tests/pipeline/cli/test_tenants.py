@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from pipeline.tables.quotas.table import EditedTable
-from pipeline.tables.quotas.tenants import TenantTable
+from pipeline.tables.quotas.table import EditedTable, TenantTable
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 from tests.pipeline.tables.factories import tenant
 from tests.pipeline.tables.quotas.test_source import write_past_us

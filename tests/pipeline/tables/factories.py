@@ -9,8 +9,8 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.quotas.tenants import USERS, TenantTable, new_tenant
+from pipeline.tables.quotas.table import EditAudit, QuotaTable, TenantTable
+from pipeline.tables.quotas.tenants import USERS, new_tenant
 from schemas.arrow import conform
 from schemas.rows import DeadLetterRow
 from schemas.usage import UsageRow

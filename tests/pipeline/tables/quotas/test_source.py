@@ -14,8 +14,7 @@ from pipeline.job.diagnosis import diagnose
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.port import TableUnreadable
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import EditedTable, QuotaTable
-from pipeline.tables.quotas.tenants import TenantTable
+from pipeline.tables.quotas.table import EditedTable, QuotaTable, TenantTable
 from quota.errors import InvalidQuotas
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow

@@ -22,8 +22,7 @@ from pipeline.tables.quotas import table as tables
 from pipeline.tables.quotas.edit import QUOTA_ROWS, QuotaChange, validated, with_changes
 from pipeline.tables.quotas.files import applied, from_text, to_document
 from pipeline.tables.quotas.history import differences, origin_of, versions
-from pipeline.tables.quotas.table import EditedTable, QuotaTable, RowsChanger
-from pipeline.tables.quotas.tenants import TenantTable
+from pipeline.tables.quotas.table import EditedTable, QuotaTable, RowsChanger, TenantTable
 from quota.entity import QUOTA_TYPES
 from quota.units import bound_mistake
 from schemas.arrow import arrow_schema
