@@ -4,23 +4,27 @@ The same question about two versions of the quotas shows for which clients an ed
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from threading import Lock
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from quota.engine import QuotaEngine
 from quota.entity import DEFAULT, QUOTA_TYPES, Level, can_name, entity_at
 from quota.snapshot import Quota, QuotaSnapshot
+from quota.tenants import MEMBER_LEVEL, Tenant, bounds_in_force
 from quota.throttle_time import throttle_time_of
 from quota.units import age_text, rate_text, rounded_up
 
 _SENSOR: Final = ("quota_type", "sensor_user", "sensor_client_id")
+OF_TENANT: Final = ("tenant", "tenant_level", "own_bound")
+"""What rows about a sensor say of its tenant."""
 _COMPARED: Final = ("level", "bound", "mode")
 
 
@@ -52,6 +56,9 @@ class EffectiveQuota:
     """The quota of one type that applies to a client; level and mode None if no row matches, T also for an exempt row.
 
     `shared_with` are the other clients whose usage goes to the same sensor, as (user, client-id), sorted.
+
+    The sensor may be a member of a tenant: then T is the bound in force, `own_bound` its own one, `tenant_bound` C, and
+    `tenant_level` λ; None at rest.
     """
 
     quota_type: str
@@ -61,6 +68,19 @@ class EffectiveQuota:
     sensor_user: str
     sensor_client_id: str
     shared_with: tuple[tuple[str, str], ...]
+    tenant: str | None = None
+    tenant_level: float | None = None
+    own_bound: float | None = None
+    tenant_bound: float | None = None
+
+    @property
+    def sharing(self) -> str | None:
+        """What the sensor may use of its tenant's bound, as a sentence without a full stop; None without a tenant."""
+        if self.tenant is None or self.own_bound is None or self.bound is None:
+            return None
+        who = sensor_text(self.level, self.sensor_user, self.sensor_client_id)
+        own, in_force, is_at_rest = self.own_bound, self.bound, self.tenant_level is None
+        return sharing_text(who, self.quota_type, self.tenant, self.tenant_bound, own, in_force, is_at_rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +91,58 @@ class Effective:
     by_type: tuple[EffectiveQuota, ...]
 
 
-def effective(snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Table) -> Effective:
-    """Resolve one client as the engine does, and find those of others (user, client_id) that share its sensors."""
+LevelsOf = Callable[[Collection[str]], Mapping[tuple[str, str, str], float]]
+"""λ of some tenants now, by tenant, quota type and mode; those at rest are left out."""
+
+
+def effective(
+    snapshot: QuotaSnapshot, user: str, client_id: str, others: pa.Table, levels_of: LevelsOf | None = None
+) -> Effective:
+    """Resolve one client as the engine does, and find those of others (user, client_id) that share its sensors.
+
+    * `levels_of`: asked if the client has a tenant; None = every tenant is at rest.
+    """
     own = resolved(pa.table({"user": [user], "client_id": [client_id]}), snapshot)
     # Equal tags find equal rows. So the answers are either all from the enforced side, or all from the shadow side.
     sharing: defaultdict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
     for row in resolved(others, snapshot):
         sharing[_sensor_of(row)].add((row["user"], row["client_id"]))
+    tenants = {tenant.name: tenant for tenant in snapshot.tenants}
+    names = {row["tenant"] for row in own if row["tenant"]}
+    levels = levels_of(names) if names and levels_of is not None else {}
     by_type = tuple(
         EffectiveQuota(
-            **{name: row[name] for name in ("level", "bound", "mode", *_SENSOR)},
+            **{name: row[name] for name in ("level", "bound", "mode", *_SENSOR)} | _in_tenant(row, tenants, levels),
             shared_with=tuple(sorted(sharing[_sensor_of(row)] - {(user, client_id)})),
         )
         for row in own
     )
     return Effective(_levels(snapshot, user, client_id, by_type), by_type)
+
+
+def _in_tenant(
+    row: Mapping[str, Any], tenants: Mapping[str, Tenant], levels: Mapping[tuple[str, str, str], float]
+) -> dict[str, Any]:
+    """What a row of `resolved` is in its tenant now; empty without one."""
+    if row["tenant"] is None:
+        return {}
+    tenant, quota_type = tenants[row["tenant"]], row["quota_type"]
+    whole, level = tenant.bounds[QUOTA_TYPES.index(quota_type)], levels.get((tenant.name, quota_type, row["mode"]))
+    given = (np.array([value]) for value in (row["own_bound"], tenant.factor, level or np.inf, whole))
+    return {
+        "tenant": tenant.name,
+        "tenant_level": level,
+        "own_bound": row["own_bound"],
+        "tenant_bound": whole,
+        "bound": float(bounds_in_force(*given)[0]),
+    }
+
+
+def sensor_text(level: int | None, user: str, client_id: str) -> str:
+    """A sensor as answers name it: `alice`, `alice/etl`, or those clients of a user that have no quota of their own."""
+    if level == MEMBER_LEVEL:
+        return f"{user} without a quota of its own"
+    return f"{user}/{client_id}" if user and client_id else user or client_id
 
 
 def resolved(clients: pa.Table, quotas: QuotaSnapshot) -> list[dict[str, Any]]:
@@ -254,3 +311,68 @@ def _largest_requests(usage: pa.Table) -> dict[tuple[str, str, str], float]:
     of_client = pa.table({name: counted[name] for name in _CLIENT} | means).group_by(_CLIENT)
     rows = of_client.aggregate([(name, "max") for name in means]).to_pylist()
     return {(row["user"], row["client_id"], name): row[f"{name}_max"] or 0.0 for row in rows for name in means}
+
+
+# Tenants in words.
+
+_NAMED: Final = 2
+_ABOUT_EQUAL: Final = 1e-9
+
+
+def sharing_text(
+    who: str, quota_type: str, tenant: str, whole: float | None, own: float, in_force: float, is_at_rest: bool
+) -> str:
+    """What a member may use now, as a sentence without a full stop.
+
+    Args:
+        whole: C; None if it is not known any more.
+        own: T of the member.
+        in_force: what it may use now.
+        is_at_rest: whether all that the members want fits into C.
+
+    >>> sharing_text("alice", "producer_byte_rate", "team-a", 10e6, 1e6, 3.6e6, False)
+    "alice shares team-a's 10.0 MB/s; 3.6 × its own 1.0 MB/s while others are idle"
+    """
+    of_tenant = f"{tenant}'s bound" if whole is None else f"{tenant}'s {rate_text(quota_type, whole)}"
+    its_own, now = rate_text(quota_type, own), rate_text(quota_type, in_force)
+    if abs(in_force - own) <= own * _ABOUT_EQUAL:
+        may = f"at most its own {its_own}"
+    elif is_at_rest:
+        may = f"up to {now} while others are idle" if in_force > own else f"at most {now}, not its own {its_own}"
+    elif in_force > own:
+        may = f"{_times(in_force / own)} its own {its_own} while others are idle"
+    else:
+        may = f"{_times(in_force / own)} its own {its_own}, because its members want more than it has"
+    return f"{who} shares {of_tenant}; {may}"
+
+
+def lending_text(tenant: str, quota_type: str, members: Sequence[tuple[str, float, float]]) -> str | None:
+    """Who uses more than its own bound, and who leaves that free, as a sentence without a full stop; None if none does.
+
+    * `members`: name, what it uses, and its own bound T, of the members with usage.
+
+    >>> lending_text("team-a", "producer_byte_rate", [("alice", 3.6e6, 1e6), ("bob", 0.2e6, 3e6)])
+    'in team-a alice borrows 2.6 MB/s, 3.6 × its own 1.0 MB/s, that bob leaves free'
+    """
+    above = sorted(((used - own, name, used, own) for name, used, own in members if used > own), reverse=True)
+    if not above:
+        return None
+    free = sorted((used - own, name) for name, used, own in members if used < own)
+    lent = rate_text(quota_type, sum(one[0] for one in above))
+    names = _names([name for _, name, *_ in above])
+    _, _, used, own = above[0]
+    times = f", {_times(used / own)} its own {rate_text(quota_type, own)}," if len(above) == 1 else ""
+    verb = "borrows" if len(above) == 1 else "borrow"
+    others = _names([name for _, name in free]) or "others"
+    leave = "leaves" if len(free) == 1 else "leave"
+    return f"in {tenant} {names} {verb} {lent}{times} that {others} {leave} free"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f} ×" if factor >= 1 else f"{factor:.2g} ×"
+
+
+def _names(names: Sequence[str]) -> str:
+    if len(names) <= _NAMED:
+        return " and ".join(names)
+    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"

@@ -178,7 +178,11 @@ def _rate_lines(row: Row, nearest: Mapping[tuple[str, str, str], Row]) -> list[t
 # `kquota quotas effective`: which quotas apply to one client, and which clients share its sensors.
 
 _LEVELS: Final = Layout(dropped_first=("matches",), texts=("bounds", "matches"))
-_BY_TYPE: Final = Layout(dropped_first=("mode",), texts=("shared_with",))
+_BY_TYPE: Final = Layout(
+    ("quota_type", "level", "mode", "bound", "sensor_user", "sensor_client_id", "shared_with"),
+    dropped_first=("mode",),
+    texts=("shared_with",),
+)
 
 
 def effective(
@@ -190,20 +194,22 @@ def effective(
 ) -> None:
     """Print the eight levels for a client, the row that matches each type, and the clients that share its sensors.
 
-    The clients are those of the last five minutes of recorded usage.
+    The clients are those of the last five minutes of recorded usage. Of a member of a tenant it also says what the
+    member may use now.
     """
     from pipeline.replay.story import on_brokers_line, on_brokers_row
     from pipeline.tables.broker_quotas import enforced_for
     from pipeline.tables.queries import live_clients
     from pipeline.tables.quotas.source import QuotaSource
     from pipeline.tables.quotas.table import QuotaTable
+    from pipeline.tables.rates import tenant_levels
     from quota.effective import effective as resolved
 
     refuse_empty("USER", [user])
     settings = source.settings()
     snapshot = QuotaSource(QuotaTable(settings.tables.root)).pin()
     clients = live_clients(table_uri(settings.tables.root, "usage"))
-    found = resolved(snapshot, user, client_id, clients)
+    found = resolved(snapshot, user, client_id, clients, partial(tenant_levels, settings.tables.root))
     levels, by_type = [row.document() for row in found.levels], [_quota_row(one) for one in found.by_type]
     if is_table(output):
         print_rows(levels, output, _LEVELS, shown=_readable_of_effective)
@@ -213,12 +219,15 @@ def effective(
     rows = {"levels": levels, "effective": by_type, "on_brokers": [on_brokers_row(one) for one in on_brokers]}
     print_rows(by_type, output, _BY_TYPE, shown=_readable_of_effective, document=[about | rows])
     if is_table(output):
+        say(*(f"{one.quota_type}: {one.sharing}" for one in found.by_type if one.sharing is not None))
         remark(*(f"{one.change.key.quota_type}: {on_brokers_line(one)}" for one in on_brokers))
     remark(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}")
 
 
 def _quota_row(one: Any) -> dict[str, Any]:
-    columns = ("quota_type", "level", "mode", "bound", "sensor_user", "sensor_client_id")
+    from quota.effective import OF_TENANT
+
+    columns = ("quota_type", "level", "mode", "bound", "sensor_user", "sensor_client_id", *OF_TENANT, "sharing")
     shared_with = [f"{user}/{client_id}" for user, client_id in one.shared_with]
     return {**{name: getattr(one, name) for name in columns}, "shared_with": shared_with}
 
@@ -230,7 +239,7 @@ def _readable_of_effective(row: Row) -> Row:
             shown[name] = ", ".join(f"{key} {bound_text(key, bound)}" for key, bound in value.items()) or "none"
         elif isinstance(value, list):
             shown[name] = ", ".join(value)
-        elif name == "bound" and value is not None:
+        elif name in {"bound", "own_bound"} and value is not None:
             shown[name] = bound_text(row["quota_type"], value)
         else:
             shown[name] = "-" if value is None else value

@@ -6,6 +6,7 @@ Each box reads one table, by one query. `kquota throttles list --since` and the 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -18,9 +19,9 @@ from pipeline.replay.story import on_brokers_line, on_brokers_row
 from pipeline.tables.broker_quotas import enforced_for
 from pipeline.tables.port import Condition, table_uri
 from pipeline.tables.queries import StoredTable, clients_seen, column_list, predicates
-from pipeline.tables.rates import held_by_brokers, read_rates
+from pipeline.tables.rates import held_by_brokers, read_rates, tenant_levels
 from pipeline.tables.throttles import large_requests_of, named
-from quota.effective import Effective, effective
+from quota.effective import OF_TENANT, Effective, effective
 from quota.entity import QUOTA_TYPES, REQUEST
 from schemas.throttle_record import Target, verb, written_ms
 
@@ -185,7 +186,8 @@ def client_document(reader: TablesReader, state: State, client: tuple[str, str])
     user, client_id = client
     span = span_of(reader, state.now_ms)
     quotas = reader.snapshot()
-    found = effective(quotas, user, client_id, _clients_of(reader, user, client_id))
+    levels_of = partial(tenant_levels, reader.root)
+    found = effective(quotas, user, client_id, _clients_of(reader, user, client_id), levels_of)
     whole_until_ms = 0 if state.batch is None else state.batch["evaluated_at_ms"]
     series = read_series(reader, found, client, span, whole_until_ms)
     held = sorted(state.held.by(user, client_id), key=lambda row: -row["throttled_until_ms"])
@@ -252,7 +254,7 @@ def _effective_rows(reader: TablesReader, found: Effective) -> list[dict[str, An
     observed = {tuple(row[name] for name in names): row["observed"] for row in rows}
     return [
         {
-            **{name: getattr(one, name) for name in (*names, "mode", "bound")},
+            **{name: getattr(one, name) for name in (*names, "mode", "bound", *OF_TENANT, "sharing")},
             "observed": observed.get(tuple(getattr(one, name) for name in names), 0.0),
             "shared_with": [list(client) for client in one.shared_with[:50]],
             "shared": len(one.shared_with),

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from pipeline.clock import wall_ms
-from pipeline.dashboard.state import State
+from pipeline.dashboard.state import MOST_TENANTS, State, nearest_tenants, tenant_row
 from pipeline.documents import json_text
 from pipeline.errors import PipelineError, TableMissing, Unreachable
 from pipeline.job.status import JobSigns, health, stalled_after_ms
@@ -85,6 +85,7 @@ def encoded(document: Any) -> bytes:
 _SECONDS_SHOWN: Final = 180
 _RECENT: Final = 200
 _NEAREST: Final = 20
+_MEMBERS: Final = 12
 
 
 class TablesReader:
@@ -208,12 +209,22 @@ class TablesReader:
         return {
             "rates_at_ms": rates.as_of_ms,
             "nearest": [{**row, "owner": self.owner(row)} for row in rates.nearest(_NEAREST)],
+            "tenants": self._tenants(rates),
             "counts": {
                 **rates.counts(),
                 "active_clients": int(rates.facts.get("active_clients", 0)),
                 **{name: float(rates.facts.get(name, 0.0)) for name in per_second},
             },
         }
+
+    def _tenants(self, rates: Rates) -> list[dict[str, Any]]:
+        """The fullest tenants, with the members that use the most."""
+        tenants = self.snapshot().tenants
+        if not tenants:
+            return []
+        found = nearest_tenants(rates.tenants(), tenants)[:MOST_TENANTS]
+        members = rates.members({row["tenant"] for row in found}, _MEMBERS)
+        return [tenant_row(row, members) for row in found]
 
     def _seconds(self, batch: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
         """(second, produced bytes, fetched bytes, requests) of the last minutes, oldest first, without gaps.

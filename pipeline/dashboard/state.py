@@ -11,7 +11,10 @@ from typing import Any, Final, Literal
 from pipeline.job.status import Health
 from pipeline.tables.rates import NEAR
 from pipeline.tables.throttles import Held, count_text
-from quota.units import age_text
+from quota.effective import lending_text, sensor_text
+from quota.entity import QUOTA_TYPES
+from quota.tenants import Tenant
+from quota.units import age_text, rate_text
 from schemas.throttle_record import Target, verb, written_ms
 
 _MANY_TIMES: Final = 2
@@ -96,6 +99,70 @@ def collapsed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         newest = found.setdefault(Target.of(row), {**row, "records": 0})
         newest |= {"records": newest["records"] + 1, "first_ms": row["at_ms"]}
     return [*found.values()]
+
+
+# Tenants: a bar of C with the members inside it.
+
+MOST_TENANTS: Final = 20
+
+
+def nearest_tenants(uses: Iterable[Mapping[str, Any]], tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
+    """How much of its bound C each tenant uses of each quota type, the fullest first; those without usage are last.
+
+    * `uses`: of `Rates.tenants`.
+
+    Returns:
+        Each with `bound`, `share` and `standing`; `is_at_bound` while its members together want more than C.
+    """
+    bounds = {(one.name, name): of for one in tenants for name, of in zip(QUOTA_TYPES, one.bounds, strict=True) if of}
+    found = [
+        {**row, "bound": bound, "share": row["used"] / bound, "is_at_bound": row["tenant_level"] is not None}
+        for row in uses
+        if (bound := bounds.get((row["tenant"], row["quota_type"]))) is not None
+    ]
+    modes = {one.name: one.mode for one in tenants}
+    idle = {"broker_id": "", "used": 0.0, "members": 0, "held": 0, "tenant_level": None, "share": 0.0}
+    found += [
+        {"tenant": name, "quota_type": quota_type, "mode": modes[name], "bound": bound, "is_at_bound": False, **idle}
+        for name, quota_type in bounds.keys() - {(row["tenant"], row["quota_type"]) for row in found}
+        for bound in [bounds[name, quota_type]]
+    ]
+    for row in found:
+        row["standing"] = standing(row["share"], row["mode"])
+    return sorted(found, key=lambda row: (-row["share"], row["tenant"], row["quota_type"], row["broker_id"]))
+
+
+def tenant_row(row: Mapping[str, Any], members: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """A row of `nearest_tenants` with those of its members that use the most, and a sentence.
+
+    Each member has a `name`, what it `borrowed` above its own bound, and `throttled`.
+    """
+    of_tenant = ("tenant", "quota_type", "broker_id", "mode")
+    shown = [
+        {
+            **picked(one, ("sensor_user", "sensor_client_id", "level", "observed", "bound", "own_bound")),
+            "name": sensor_text(one["level"], one["sensor_user"], one["sensor_client_id"]),
+            "borrowed": max(one["observed"] - one["own_bound"], 0.0),
+            "throttled": one["held_until_ms"] is not None,
+        }
+        for one in members
+        if all(one[name] == row[name] for name in of_tenant)
+    ]
+    return {**row, "shown": shown, "text": _tenant_text(row, shown)}
+
+
+def _tenant_text(row: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> str:
+    tenant, quota_type = row["tenant"], row["quota_type"]
+    of_members = [(one["name"], one["observed"], one["own_bound"]) for one in shown]
+    lending = lending_text(tenant, quota_type, of_members)
+    if lending is not None and (row["tenant_level"] is None or row["tenant_level"] >= 1):
+        return lending
+    used, bound = rate_text(quota_type, row["used"]), rate_text(quota_type, row["bound"])
+    if not row["members"]:
+        return f"no member of {tenant} uses anything"
+    if not row["is_at_bound"]:
+        return f"{tenant} uses {used} of its {bound}: all that its members want fits"
+    return f"{tenant} is at its bound: its members want more than {bound}, and have {used}"
 
 
 # The figures of the view Pipeline, each with what it should be.
@@ -222,6 +289,7 @@ class State:
         recent: The newest rows of `throttle_events` with their owner, newest first.
         seconds: (second, produced bytes, fetched bytes, requests) of the last minutes.
         nearest: Of `Rates.nearest`, with the owner.
+        tenants: Rows of `tenant_row`.
         counts: Of `Rates.counts`, with the number of active clients and what all of them used per second.
         rates_at_ms: The instant of the rates, in event time.
     """
@@ -236,6 +304,7 @@ class State:
     recent: Sequence[Mapping[str, Any]] = ()
     seconds: Sequence[tuple[int, int, int, int]] = ()
     nearest: Sequence[Mapping[str, Any]] = ()
+    tenants: Sequence[Mapping[str, Any]] = ()
     counts: Mapping[str, Any] = field(default_factory=dict)
     rates_at_ms: int = 0
 
@@ -267,6 +336,7 @@ class State:
             "verdict": verdict(self.now_ms, throttled, self.nearest),
             "totals": {**self.counts, "throttled": len(throttled), "throttled_by_type": by_type},
             "throttled": throttled[:MOST_THROTTLED],
+            "tenants": [dict(row) for row in self.tenants],
             "talkers": [talker_row(row, held) for row in self.nearest],
             "recent": collapsed(event_row(row) for row in self.recent)[:MOST_RECENT],
             "seconds": [list(second) for second in self.seconds],

@@ -26,6 +26,7 @@ from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.shapes import CLIENTS
 from pipeline.web import ReadAtScrape, new_registry
 from quota.entity import QUOTA_TYPES
+from quota.tenants import Tenant
 from schemas.throttle_record import Target, Verb, verb_of
 
 # The clocks of brokers, by the append times of messages: a partition's leader stamps them with its own clock. No event
@@ -168,6 +169,7 @@ IDLE_MS: Final = 900_000
 ALL_CLIENT_IDS: Final = "*"
 """The label `client_id` of a user that is held with all its client-ids; "" is a client without a client-id."""
 _LABELS: Final = (*CLIENTS.names, "quota_type")
+_OF_NOW: Final = (*_LABELS, "tenant")
 
 
 @dataclass(slots=True)
@@ -222,9 +224,9 @@ class ThrottledClients:
         """The series now; without the rows of `rates`, while the query is down, none of shares."""
         throttles = CounterMetricFamily("kquota_client_throttles", "Throttles that began.", labels=_LABELS)
         held = CounterMetricFamily("kquota_client_held_seconds", "Time for which it was held.", labels=_LABELS)
-        share = GaugeMetricFamily("kquota_client_share", "Its sensor's rate divided by its bound, now.", labels=_LABELS)
+        share = GaugeMetricFamily("kquota_client_share", "Its sensor's rate divided by its bound, now.", labels=_OF_NOW)
         what = "The part of the last minute for which the brokers themselves held it; no sample where they did not."
-        by_brokers = GaugeMetricFamily("kquota_client_broker_held_share", what, labels=_LABELS)
+        by_brokers = GaugeMetricFamily("kquota_client_broker_held_share", what, labels=_OF_NOW)
         with self._lock:
             for key in [key for key, client in self._clients.items() if now_ms - client.until_ms > IDLE_MS]:
                 self._forget(key)
@@ -273,9 +275,9 @@ def _shares(rates: pa.Table, series: Sequence[tuple[str, ...]]) -> list[tuple[An
     names_one = pc.or_(pc.is_valid(rates["own_rate"]), pc.is_null(rates["client_id"]))
     of_client = pc.and_(pc.is_in(rates["user"], users), pc.and_(names_one, _is_enforced(rates)))
     shown = set(series)
-    rows = rates.filter(of_client).select([*_LABELS, "share", "broker_held_share"]).to_pylist()
-    found = ((row | {"client_id": _label(row["client_id"])}).values() for row in rows)
-    return [one for one in map(tuple, found) if one[:-2] in shown]
+    found = rates.filter(of_client).select([*_OF_NOW, "share", "broker_held_share"]).to_pylist()
+    rows = [row | {"client_id": _label(row["client_id"]), "tenant": row["tenant"] or ""} for row in found]
+    return [tuple(row.values()) for row in rows if tuple(row[name] for name in _LABELS) in shown]
 
 
 def _label(client_id: str | None) -> str:
@@ -284,6 +286,42 @@ def _label(client_id: str | None) -> str:
 
 def _is_enforced(rates: pa.Table) -> "pa.ChunkedArray":
     return pc.fill_null(pc.equal(rates["mode"], "enforce"), False)
+
+
+MOST_TENANTS: Final = 1_000
+"""The most tenants and quota types that have series."""
+_TENANT_LABELS: Final = ("tenant", "broker_id", "quota_type")
+
+
+def tenant_series(rates: pa.Table | None, tenants: Sequence[Tenant]) -> Iterable[Metric]:
+    """What the members of each tenant use now, by the rows of `rates`; None, while the query is down, gives none.
+
+    The fullest tenants have series. One without usage has none, and neither has one in shadow mode.
+    """
+    what = "What its members use together now, per second; of request_percentage percent of one thread."
+    used = GaugeMetricFamily("kquota_tenant_rate", what, labels=_TENANT_LABELS)
+    whole = GaugeMetricFamily("kquota_tenant_bound", "Its bound, in the unit of its rate.", labels=_TENANT_LABELS)
+    what = "How many times its own bound a member may use now; no sample while all that is wanted fits."
+    level = GaugeMetricFamily("kquota_tenant_level", what, labels=_TENANT_LABELS)
+    bounds = {(one.name, name): of for one in tenants for name, of in zip(QUOTA_TYPES, one.bounds, strict=True) if of}
+    rows = [] if rates is None or not bounds else _of_tenants(rates)
+    known = [(row, bound) for row in rows if (bound := bounds.get((row["tenant"], row["quota_type"]))) is not None]
+    known.sort(key=lambda one: -one[0]["observed_sum"] / one[1])
+    for row, bound in known[:MOST_TENANTS]:
+        labels = [row[name] for name in _TENANT_LABELS]
+        used.add_metric(labels, row["observed_sum"])
+        whole.add_metric(labels, bound)
+        if row["tenant_level_max"] is not None:
+            level.add_metric(labels, row["tenant_level_max"])
+    yield from (used, whole, level)
+
+
+def _of_tenants(rates: pa.Table) -> list[dict[str, Any]]:
+    are_sensors = pc.and_(pc.is_valid(rates["clients"]), pc.is_valid(rates["tenant"]))
+    members = rates.filter(pc.and_(are_sensors, _is_enforced(rates)))
+    sums = members.group_by(list(_TENANT_LABELS)).aggregate([("observed", "sum"), ("tenant_level", "max")])
+    rows: list[dict[str, Any]] = sums.to_pylist()
+    return rows
 
 
 class JobMetrics:
@@ -391,7 +429,9 @@ class JobMetrics:
 
     def _read_clients(self) -> Iterable[Metric]:
         gauges = None if self._gauges is None else self._gauges()
-        return self._clients.read(self._clock.now().steady_ms, None if gauges is None else gauges.rates.rows)
+        rates = None if gauges is None else gauges.rates.rows
+        yield from self._clients.read(self._clock.now().steady_ms, rates)
+        yield from tenant_series(rates, () if gauges is None else gauges.quotas.pin().tenants)
 
     def _read_run(self) -> Iterable[Metric]:
         gauges = None if self._gauges is None else self._gauges()

@@ -19,9 +19,12 @@ from pipeline.tables.throttles import (
     origin_of_bound,
     running_throttles,
     story_of,
+    tenant_of,
     why_unpublished,
 )
-from quota.entity import label
+from quota.effective import sensor_text, sharing_text
+from quota.entity import QUOTA_TYPES, label
+from quota.tenants import MEMBER_LEVEL, Tenant
 from quota.units import against_bound, rate_text, rate_unit
 from schemas.throttle_record import Target, verb, written_ms
 
@@ -166,6 +169,7 @@ _LEVELS: Final = (
     "the default user",
     "its client-id",
     "the default client-id",
+    "a member of a tenant without a quota of its own",
 )
 
 
@@ -212,6 +216,7 @@ def tell_story(
     nothing = None if unpublished is None else why_nothing(unpublished, max_age_ms)
     on_brokers = enforced_for(root, row["user"], row["client_id"] or "", [row["quota_type"]])
     set_by, now = None if row["level"] is None else origin_line(row, origin_of_bound(root, row)), None
+    tenant = tenant_of(root, row)
     if now_ms is not None:
         user, client_id = client or (row["user"], row["client_id"])
         if running is None:
@@ -221,6 +226,7 @@ def tell_story(
     document: dict[str, Any] = {
         "decision": row,
         "bound_set": set_by,
+        "sharing": sharing_line(row, tenant),
         "unpublished": nothing,
         "on_brokers": [on_brokers_row(one) for one in on_brokers],
         "events": story.events,
@@ -237,6 +243,7 @@ def tell_story(
         f"decision {row['decision_id']}: {Target.of(row)} is over {row['quota_type']}",
         [
             *_facts(row, unpublished),
+            *_shared(row, tenant),
             *_held_clients(row, story.events),
             *([] if set_by is None else [("T set", set_by)]),
             *(("brokers", on_brokers_line(one)) for one in on_brokers),
@@ -253,6 +260,24 @@ def _held_clients(row: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -
     if row["client_id"] is None:
         excepted = ", ".join(events[-1]["except_client_ids"] or ()) if events else ""
         yield "holds", f"all client-ids of {row['user']}" + (f", but {excepted}" if excepted else "")
+
+
+def sharing_line(row: Mapping[str, Any], tenant: Tenant | None) -> str | None:
+    """What a member might use of its tenant's bound when it was decided, in one line; None without a tenant."""
+    if row["tenant"] is None or row["bound"] is None:
+        return None
+    quota_type = row["quota_type"]
+    whole = None if tenant is None else tenant.bounds[QUOTA_TYPES.index(quota_type)]
+    who = sensor_text(row["level"], row["sensor_user"], row["sensor_client_id"])
+    is_at_rest = row["tenant_level"] is None and row["level"] is not None  # a record does not have either
+    return sharing_text(who, quota_type, row["tenant"], whole, row["own_bound"], row["bound"], is_at_rest)
+
+
+def _shared(row: Mapping[str, Any], tenant: Tenant | None) -> Iterator[tuple[str, str]]:
+    """What the bound of a tenant's member is made of."""
+    line = sharing_line(row, tenant)
+    if line is not None:
+        yield "tenant", line
 
 
 def free_since_ms(events: Sequence[Mapping[str, Any]]) -> int | None:
@@ -286,6 +311,9 @@ def now_line(
 
 def origin_line(decision: dict[str, Any], origin: QuotaOrigin | None) -> str:
     """The edit that set T, in one line: version, old and new bound, when, by whom, why."""
+    if decision["level"] == MEMBER_LEVEL:
+        own = rate_text(decision["quota_type"], decision["own_bound"])
+        return f"by version {decision['tenants_version']} of the tenants: {own} for those without a quota of their own"
     if origin is None:
         return f"quota table version {decision['quota_version']} can no longer be read"
     before, after = (shown(decision["quota_type"], bound) or "none" for bound in (origin.before, origin.after))

@@ -1,6 +1,6 @@
 """Reads the table `rates`: how near every sensor is to its bound. It is the one source of that for all who ask."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -18,13 +18,16 @@ _T = TypeVar("_T")
 _MINUTE_MS: Final = 60_000
 _OPENINGS: Final = 3
 _COMMITS: Final = 4  # besides a replacement, those of a cleaning and of a new driver
-_OF_SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode")
+_OF_SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode", "tenant")
 _ENTITY: Final = {
     "entity_user": "CASE WHEN level <= 3 THEN sensor_user WHEN level <= 6 THEN '<default>' ELSE '' END",
     "entity_client_id": "CASE WHEN level IN (1, 4, 7) THEN sensor_client_id WHEN level IN (2, 5, 8) THEN '<default>' "
     "ELSE '' END",
 }
 """The row of `quotas` that a sensor is under."""
+_OF_TENANT: Final = ("tenant", "quota_type", "broker_id", "mode")
+_OF_MEMBER: Final = ("sensor_user", "sensor_client_id", "level", "observed", "bound", "own_bound", "held_until_ms")
+_MEMBERS: Final = "clients IS NOT NULL AND tenant IS NOT NULL"
 
 
 class Rates:
@@ -71,10 +74,29 @@ class Rates:
         of_quota = "PARTITION BY entity_user, entity_client_id, quota_type, mode"
         ranked = (
             f"SELECT *, row_number() OVER ({of_quota} ORDER BY share DESC) AS rank, count(*) OVER ({of_quota}) "  # noqa: S608 - ours
-            f"AS sensors FROM (SELECT *, {entity} FROM source WHERE clients IS NOT NULL)"
+            f"AS sensors FROM (SELECT *, {entity} FROM source WHERE clients IS NOT NULL AND level <= 8)"
         )
         rows = self._with_clients(f"SELECT * FROM ({ranked}) WHERE rank = 1")  # noqa: S608 - ours
         return {(row["entity_user"], row["entity_client_id"], row["quota_type"]): row for row in rows}
+
+    def tenants(self) -> list[Row]:
+        """What the members of each tenant use together, by `_OF_TENANT`.
+
+        Each has `used`, `members` (how many have usage), `held` (how many of them are held) and `tenant_level`.
+        """
+        of_tenant = ", ".join(_OF_TENANT)
+        counts = "count(*) AS members, count(held_until_ms) AS held"
+        figures = f"sum(observed) AS used, {counts}, max(tenant_level) AS tenant_level"
+        return self.rows(f"SELECT {of_tenant}, {figures} FROM source WHERE {_MEMBERS} GROUP BY {of_tenant}")  # noqa: S608 - ours
+
+    def members(self, tenants: Collection[str], limit: int) -> list[Row]:
+        """The members of some tenants, by `_OF_TENANT` at most so many: those that use the most."""
+        named = predicates([("tenant", "in", sorted(tenants))])
+        ranked = f"row_number() OVER (PARTITION BY {', '.join(_OF_TENANT)} ORDER BY observed DESC) AS place"
+        return self.rows(
+            f"SELECT * FROM (SELECT {', '.join((*_OF_TENANT, *_OF_MEMBER))}, {ranked} "  # noqa: S608 - quoted by us
+            f"FROM source WHERE {_MEMBERS} AND {named}) WHERE place <= {limit} ORDER BY place"
+        )
 
     def counts(self) -> Row:
         """How many sensors are over their bound (`over_bound`, `over_shadow_bound`), and near it (`near_bound`)."""
@@ -89,7 +111,7 @@ class Rates:
         return self.rows(f"SELECT {sums} FROM source WHERE clients IS NOT NULL")[0]  # noqa: S608 - ours
 
     def _with_clients(self, sensors: str) -> list[Row]:
-        same = " AND ".join(f"s.{name} = c.{name}" for name in _OF_SENSOR)
+        same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM c.{name}" for name in _OF_SENSOR)
         of_sensor = ", ".join(_OF_SENSOR)
         found = self.rows(
             f'WITH s AS ({sensors}), c AS (SELECT {of_sensor}, "user" AS top_user, '  # noqa: S608 - ours
@@ -158,6 +180,16 @@ def held_by_brokers(root: str, user: str, client_id: str | None, now_ms: int) ->
     * `client_id`: None = the client of the user that they held longest.
     """
     return broker_hold_text(max(broker_holds(root, now_ms, user, client_id).values(), default=0))
+
+
+def tenant_levels(root: str, tenants: Collection[str]) -> dict[tuple[str, str, str], float]:
+    """λ of some tenants now, by tenant, quota type and mode; of several brokers the least. None at rest is in it."""
+    named = predicates([("tenant", "in", sorted(tenants)), ("tenant_level", ">", 0.0)])
+    sql = f"SELECT tenant, quota_type, mode, min(tenant_level) AS level FROM source WHERE {named} GROUP BY 1, 2, 3"  # noqa: S608 - quoted by us
+    with suppress(TableMissing):
+        rows = read_rates(root, lambda rates: rates.rows(sql))
+        return {(row["tenant"], row["quota_type"], row["mode"]): row["level"] for row in rows}
+    return {}
 
 
 def read_rates(root: str, read: Callable[[Rates], _T]) -> _T:

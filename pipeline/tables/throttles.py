@@ -14,13 +14,14 @@ from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.tables.port import TARGET, Condition, table_uri
 from pipeline.tables.queries import StoredTable, key_list, last_throttles, predicates, recent_usage, rows_of
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
-from pipeline.tables.quotas.source import newest_valid, valid_snapshot
+from pipeline.tables.quotas.source import QuotaSource, newest_valid
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import broker_hold_text, broker_holds
 from quota.effective import large_requests, resolved
 from quota.entity import QUOTA_TYPES, Level, entity_at
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import MEMBER_LEVEL, Tenant
 from quota.throttle_time import SOON, TIMES_SOON
 from schemas.rows import DecisionRow
 from schemas.throttle_record import BATCH_CAUSES, Target, ThrottleEventRow, counts, holds, written_ms
@@ -182,12 +183,33 @@ def _events(root: str, decision: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def origin_of_bound(root: str, decision: dict[str, Any]) -> QuotaOrigin | None:
-    """The edit that set the bound of a decision; None if the quota table no longer has that version."""
+    """The edit that set the bound of a decision; None if the quota table no longer has that version.
+
+    Also None for a member of a tenant without a quota of its own: no row of the quota table has its bound.
+    """
+    if decision["level"] == MEMBER_LEVEL:
+        return None
     entity = entity_at(Level(decision["level"]), decision["sensor_user"], decision["sensor_client_id"])
     try:
         return origin_of(QuotaTable(root), decision["quota_version"], *entity, decision["quota_type"])
     except TableMissing:
         return None
+
+
+def tenant_of(root: str, decision: Mapping[str, Any]) -> Tenant | None:
+    """The tenant of a decision, as it was then; None without one, or if that version can no longer be read."""
+    if decision["tenant"] is None:
+        return None
+    quotas = _quotas_of(root, decision)
+    tenants = () if quotas is None else quotas.tenants
+    return next((one for one in tenants if one.name == decision["tenant"]), None)
+
+
+def _quotas_of(root: str, decision: Mapping[str, Any]) -> QuotaSnapshot | None:
+    """The quotas and tenants that a decision was made with; None if they can no longer be read."""
+    with suppress(TableMissing, InvalidQuotas):
+        return QuotaSource(QuotaTable(root)).at(decision["quota_version"], decision["tenants_version"])
+    return None
 
 
 def _samples(root: str, decision: Mapping[str, Any]) -> list[tuple[int, int]]:
@@ -222,9 +244,8 @@ def _in_other_sensors(
     names = ("sensor_user", "sensor_client_id")
     if decision["mode"] == "shadow" or not clients:
         return set()
-    try:
-        quotas = valid_snapshot(QuotaTable(root).read(decision["quota_version"]))
-    except (TableMissing, InvalidQuotas):
+    quotas = _quotas_of(root, decision)
+    if quotas is None:
         return set()
     users, client_ids = zip(*clients, strict=True)
     rows = resolved(pa.table({"user": pa.array(users), "client_id": pa.array(client_ids)}), quotas)

@@ -5,8 +5,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from quota.effective import Effective, bound_warnings, effective, large_requests, name_warnings, standing_changes
+from quota.effective import (
+    Effective,
+    bound_warnings,
+    effective,
+    large_requests,
+    lending_text,
+    name_warnings,
+    sharing_text,
+    standing_changes,
+)
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import Tenant
 from tests.quota.factories import loaded, quota_row, table, usage_row
 
 
@@ -114,3 +124,74 @@ def test_a_request_of_more_than_a_second_of_the_bound_is_named_with_what_to_do(
 )
 def test_a_name_that_no_client_has_is_warned_of(entity: tuple[str, str], found: list[str]) -> None:
     assert name_warnings(entity, [("alice", "etl"), ("bob", "app")]) == found
+
+
+BYTES = "producer_byte_rate"
+
+
+@pytest.mark.parametrize(
+    ("whole", "own", "in_force", "is_at_rest", "text"),
+    [
+        (10e6, 1e6, 3.6e6, False, "shares team-a's 10.0 MB/s; 3.6 × its own 1.0 MB/s while others are idle"),
+        (10e6, 1e6, 10e6, True, "shares team-a's 10.0 MB/s; up to 10.0 MB/s while others are idle"),
+        (10e6, 1e6, 1e6, True, "shares team-a's 10.0 MB/s; at most its own 1.0 MB/s"),
+        (10e6, 1e6, 1e6, False, "shares team-a's 10.0 MB/s; at most its own 1.0 MB/s"),
+        (
+            10e6,
+            1e6,
+            0.5e6,
+            False,
+            "shares team-a's 10.0 MB/s; 0.5 × its own 1.0 MB/s, because its members want more than it has",
+        ),
+        (1e6, 4e6, 1e6, True, "shares team-a's 1.0 MB/s; at most 1.0 MB/s, not its own 4.0 MB/s"),
+        (None, 1e6, 2e6, False, "shares team-a's bound; 2.0 × its own 1.0 MB/s while others are idle"),
+    ],
+)
+def test_what_a_member_may_use_of_its_tenant_is_one_sentence(
+    whole: float | None, own: float, in_force: float, is_at_rest: bool, text: str
+) -> None:
+    assert sharing_text("alice", BYTES, "team-a", whole, own, in_force, is_at_rest) == f"alice {text}"
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ([("a", 1.0, 1.0), ("b", 0.5, 1.0)], None),
+        (
+            [("a", 3e6, 1e6), ("b", 5e5, 1e6)],
+            "in t a borrows 2.0 MB/s, 3.0 × its own 1.0 MB/s, that b leaves free",
+        ),
+        ([("a", 3e6, 1e6)], "in t a borrows 2.0 MB/s, 3.0 × its own 1.0 MB/s, that others leave free"),
+        (
+            [("a", 3e6, 1e6), ("b", 4e6, 1e6), ("c", 0.0, 1e6), ("d", 0.0, 2e6), ("e", 0.0, 3e6)],
+            "in t b and a borrow 5.0 MB/s that e, d and 1 more leave free",
+        ),
+    ],
+)
+def test_who_borrows_and_who_leaves_that_free_is_one_sentence(
+    members: list[tuple[str, float, float]], text: str | None
+) -> None:
+    assert lending_text("t", BYTES, members) == text
+
+
+def test_a_member_s_bound_in_force_follows_the_level_of_its_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Tenant("team-a", ("alice",), (), (10.0, None, None), (1.0, None, None), lend=True, ceiling=4.0)
+    row = {
+        "quota_type": BYTES, "level": 3, "bound": 4.0, "mode": "enforce", "sensor_user": "alice",
+        "sensor_client_id": "", "tenant": "team-a", "own_bound": 1.0,
+    }  # fmt: skip
+    monkeypatch.setattr("quota.effective.resolved", lambda clients, _quotas: [row] * (clients.num_rows > 0))
+    asked = list[set[str]]()
+
+    def levels_of(tenants: set[str]) -> dict[tuple[str, str, str], float]:
+        asked.append(tenants)
+        return {("team-a", BYTES, "enforce"): 3.6}
+
+    quotas = QuotaSnapshot(1, (), tenants=(team,))
+    (at_level,) = effective(quotas, "alice", "etl", table([]), levels_of).by_type
+    (at_rest,) = effective(quotas, "alice", "etl", table([])).by_type
+    assert (at_level.bound, at_level.tenant_level, at_level.own_bound) == (3.6, 3.6, 1.0)
+    assert at_level.sharing == "alice shares team-a's 10.0 B/s; 3.6 × its own 1.0 B/s while others are idle"
+    assert (at_rest.bound, at_rest.tenant_level) == (4.0, None)
+    assert at_rest.sharing == "alice shares team-a's 10.0 B/s; up to 4.0 B/s while others are idle"
+    assert asked == [{"team-a"}]

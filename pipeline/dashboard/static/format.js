@@ -7,7 +7,7 @@ export const TYPES = {
   request_percentage: 'request time',
 };
 export const LEVELS = ['', 'user and client-id', 'user, default client-id', 'user', 'default user, client-id',
-  'default user and client-id', 'default user', 'client-id', 'default client-id'];
+  'default user and client-id', 'default user', 'client-id', 'default client-id', 'tenant, no quota of its own'];
 
 /** Why a record was published. */
 export const CAUSES = { violation: 'over its bound', debt: 'its debt', extended: 'over its bound, or its debt', renewed: 'still owes', expired: 'nothing owed', quota_changed: 'quota changed', forgiven: 'forgiven', recovered: 'after a restart' };

@@ -21,7 +21,7 @@ export function state(summary) {
 }
 
 function render(summary) {
-  show(place.main, heading(summary), throttled(summary), tiles(summary),
+  show(place.main, heading(summary), tenants(summary), throttled(summary), tiles(summary),
     h('div', { class: 'two', 'data-key': 'two' }, talkers(summary), recent(summary)));
   place.context.ready();
 }
@@ -57,6 +57,42 @@ function spark(seconds, place, what) {
   const points = seconds.map((second) => `${x(second)},${(23 - second[place] / most * 21).toFixed(2)}`);
   return h('svg', { class: 'spark', viewBox: '0 0 100 24', preserveAspectRatio: 'none', role: 'img', 'aria-label': `${what} in the last ${SPARK_SECONDS / 60} minutes` },
     h('path', { class: 'area', d: `M${x(seconds[0])},24L${points.join('L')}L100,24Z` }), h('polyline', { points: points.join(' ') }));
+}
+
+const MOST_TENANTS = 8, MOST_MEMBERS = 6;
+
+/** Only where there are tenants. */
+function tenants({ tenants: rows }) {
+  if (!rows.length) return null;
+  return h('section', { class: 'card', 'aria-labelledby': 'h-tenants', 'data-testid': 'tenants', 'data-key': 'tenants' },
+    h('header', {}, h('h2', { id: 'h-tenants' }, 'Tenants'), h('span', { class: 'quiet' }, 'what the members use of the bound of all of them', rows.length > MOST_TENANTS ? `; the fullest ${MOST_TENANTS}` : '')),
+    h('ul', { class: 'rows' }, rows.slice(0, MOST_TENANTS).map(tenantRow)),
+    h('p', { class: 'legend bars-legend' }, h('span', { class: 'k swatch within' }, 'a member, up to its own bound'), h('span', { class: 'k swatch lent' }, 'what it borrows above that'), h('span', { class: 'k swatch free' }, 'free')));
+}
+
+function tenantRow(row) {
+  const [used, bound] = pair(row.quota_type, row.used, row.bound), more = row.members - Math.min(row.shown.length, MOST_MEMBERS);
+  return h('li', { class: 'talker tenant', 'data-key': [row.tenant, row.quota_type, row.broker_id, row.mode].join('\u0000'), 'data-testid': 'tenant-row' },
+    h('div', { class: 'who' }, h('b', {}, row.tenant), row.broker_id ? h('small', {}, `broker ${row.broker_id}`) : null,
+      row.mode === 'shadow' ? h('span', { class: 'chip ghost' }, 'shadow') : null, row.is_at_bound ? h('span', { class: 'chip warn' }, 'at its bound') : null),
+    h('span', { class: 'quiet kind' }, TYPES[row.quota_type]), h('span', { class: 'num rate' }, h('b', {}, used), ` of ${bound}`), h('span', { class: `num pct ${row.standing}` }, percent(row.share)),
+    inside(row), h('p', { class: 'quiet', 'data-testid': 'tenant-text' }, sentence(row.text)),
+    row.shown.length ? h('ul', { class: 'members' }, row.shown.slice(0, MOST_MEMBERS).map((one) => memberRow(row, one)), more > 0 ? h('li', {}, `${count(more)} more`) : null) : null);
+}
+
+/** C as a bar, each member a part of it: what it has of its own, and what it borrows. */
+function inside(row) {
+  const whole = Math.max(row.bound, row.used), others = row.used - row.shown.reduce((sum, one) => sum + one.observed, 0);
+  const width = (part) => ({ width: `${(part / whole * 100).toFixed(2)}%` });
+  return h('div', { class: 'track inside', role: 'img', 'aria-label': `${percent(row.share)} of the bound, by ${count(row.members)} members` },
+    row.shown.map((one) => [h('i', { style: width(one.observed - one.borrowed) }), one.borrowed ? h('i', { class: 'lent', style: width(one.borrowed) }) : null]),
+    others > 0 ? h('i', { class: 'others', style: width(others) }) : null);
+}
+
+function memberRow(row, one) {
+  const [observed, own] = pair(row.quota_type, one.observed, one.own_bound);
+  return h('li', {}, h('a', { href: clientHref(one.sensor_user, one.sensor_client_id || null), 'data-nav': true }, one.name), h('span', { class: 'num' }, ` ${observed} of its own ${own}`),
+    one.borrowed ? h('span', { class: 'chip lent' }, `borrows ${rate(row.quota_type, one.borrowed)}`) : null, one.throttled ? h('span', { class: 'chip warn' }, 'throttled') : null);
 }
 
 function throttled(summary) {

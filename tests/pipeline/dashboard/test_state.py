@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.state import collapsed, gauges, standing, used_text, verdict
+from pipeline.dashboard.state import (
+    collapsed,
+    gauges,
+    nearest_tenants,
+    standing,
+    tenant_row,
+    used_text,
+    verdict,
+)
+from quota.tenants import Tenant
 
 VERDICT_MS = 1_700_000_000_000
 
@@ -97,3 +106,50 @@ def test_a_figure_of_the_pipeline_is_on_its_target_or_not(name: str, changed: di
     good = {"age_ms": 800, "delay_ms": 300, "ahead_ms": 0, "late": 0, "held": 3, "late_p99_ms": 4, "unreadable": 0}
     figures = gauges(**{"events_per_second": 5.0, **good, **changed})
     assert {one["name"]: one["standing"] for one in figures}[name] == expected
+
+
+TEAM = Tenant("team-a", ("alice",), (), (10e6, None, None), (1e6, None, None), lend=True)
+IDLE = Tenant("team-b", ("eve",), (), (None, 5e6, None), (None, 5e5, None), mode="shadow")
+
+
+def used_by_team(used: float, level: float | None, members: int = 2) -> dict[str, Any]:
+    of = {"tenant": "team-a", "quota_type": "producer_byte_rate", "broker_id": "", "mode": "enforce"}
+    return {**of, "used": used, "members": members, "held": 0, "tenant_level": level}
+
+
+def member(user: str, observed: float, own_bound: float = 1e6) -> dict[str, Any]:
+    of = {"tenant": "team-a", "quota_type": "producer_byte_rate", "broker_id": "", "mode": "enforce", "level": 3}
+    sensor = {"sensor_user": user, "sensor_client_id": "", "bound": 4e6, "held_until_ms": None}
+    return {**of, **sensor, "observed": observed, "own_bound": own_bound}
+
+
+@pytest.mark.parametrize(
+    ("used", "level", "members", "text"),
+    [
+        (3e6, None, [member("a", 3e5), member("b", 5e5)], "team-a uses 3.0 MB/s of its 10.0 MB/s: all that"),
+        (3e6, None, [member("a", 3e6), member("b", 5e5)], "in team-a a borrows 2.0 MB/s, 3.0 × its own 1.0 MB/s, that"),
+        (9e6, 3.5, [member("a", 8e6, 2e6)], "in team-a a borrows 6.0 MB/s, 4.0 × its own 2.0 MB/s, that others"),
+        (9e6, 0.5, [member("a", 8e6)], "team-a is at its bound: its members want more than 10.0 MB/s, and have"),
+        (9e6, 1.0, [member("a", 1e6)], "team-a is at its bound: its members want more than 10.0 MB/s, and have"),
+    ],
+)  # fmt: skip
+def test_how_a_tenant_s_members_share_its_bound_is_one_sentence(
+    used: float, level: float | None, members: list[dict[str, Any]], text: str
+) -> None:
+    fullest, _ = nearest_tenants([used_by_team(used, level)], [IDLE, TEAM])
+    found = tenant_row(fullest, members)
+    assert found["text"].startswith(text)
+    assert (found["share"], found["is_at_bound"]) == (used / 10e6, level is not None)
+    assert [one["borrowed"] for one in found["shown"]] == [
+        max(one["observed"] - one["own_bound"], 0) for one in members
+    ]
+
+
+def test_the_fullest_tenant_is_first_and_one_without_usage_last() -> None:
+    found = nearest_tenants([used_by_team(9e6, None)], [IDLE, TEAM])
+    assert [(row["tenant"], row["standing"]) for row in found] == [("team-a", "near"), ("team-b", "shadow")]
+    assert tenant_row(found[1], [])["text"] == "no member of team-b uses anything"
+
+
+def test_a_tenant_that_the_quotas_in_force_no_longer_have_is_left_out() -> None:
+    assert nearest_tenants([used_by_team(9e6, None)], []) == []

@@ -21,6 +21,7 @@ from pipeline.job.metrics import (
     Listeners,
     ThrottledClients,
     both,
+    tenant_series,
 )
 from pipeline.stream.job_tables import RatesTable
 from pipeline.tables.delta_rs import DeltaRsWriter
@@ -28,6 +29,7 @@ from pipeline.tables.port import TableUnreadable, table_uri
 from pipeline.tables.rates import Rates, read_rates
 from pipeline.throttle.shapes import WRITTEN, table_of
 from quota.current_rates import COLUMNS
+from quota.tenants import Tenant
 from tests.faults.hand_job import HandJob
 from tests.log_messages import messages_of
 from tests.pipeline.demo.played import throttle_one
@@ -143,7 +145,7 @@ def test_a_throttled_client_has_series_until_it_is_idle(job: HandJob, registry: 
     labels = {"user": "alice", "client_id": "*", "broker_id": "", "quota_type": "producer_byte_rate"}
     assert value(registry, "client_throttles_total", **labels) == 1
     (row,) = job.rows("rates").filter(pc.field("own_rate") > 0).to_pylist()
-    assert value(registry, "client_share", **labels) == row["share"] == row["observed"] / row["bound"] > 1
+    assert value(registry, "client_share", **labels, tenant="") == row["share"] == row["observed"] / row["bound"] > 1
     rows = rows_of(job, "throttle_events")
     held_seconds = (job.clock.wall_ms - min(row["throttled_until_ms"] - row["throttle_time_ms"] for row in rows)) / 1000
     assert value(registry, "client_held_seconds_total", **labels) == held_seconds > 0
@@ -182,6 +184,46 @@ def test_a_user_has_the_client_id_of_all_and_a_client_of_that_name_has_no_series
         ("", "alice", "*", "b", held): 0.5,
         ("", "alice", "", "a", held): 0.5,
     }
+
+
+def rates_row(user: str, observed: float, **columns: Any) -> dict[str, Any]:
+    row = {"broker_id": "", "user": user, "quota_type": "producer_byte_rate", "observed": observed, "clients": 1}
+    return {**row, "bound": 1e6, "share": observed / 1e6, "mode": "enforce", "tenant": "team-a", **columns}
+
+
+def test_a_tenant_has_its_use_its_bound_and_its_level() -> None:
+    tenants = [Tenant(name, (name,), (), (10e6, None, None), (1e6, None, None)) for name in ("team-a", "team-b")]
+    rows = [
+        rates_row("alice", 4e6, tenant_level=3.6),
+        rates_row("bob", 1e6, tenant_level=3.6),
+        rates_row("bob", 1e6, clients=None, own_rate=1e6, client_id="x"),
+        rates_row("eve", 2e6, tenant="team-b"),
+        rates_row("eve", 9e6, tenant="team-b", mode="shadow"),
+        rates_row("mallory", 9e6, tenant=None),
+        rates_row("old", 9e6, tenant="gone"),
+    ]
+    rates = pa.Table.from_pylist(rows, COLUMNS)
+    found = {
+        (one.name.removeprefix("kquota_tenant_"), *one.labels.values()): one.value
+        for metric in tenant_series(rates, tenants)
+        for one in metric.samples
+    }
+    assert found == {
+        ("rate", "team-a", "", "producer_byte_rate"): 5e6,
+        ("bound", "team-a", "", "producer_byte_rate"): 10e6,
+        ("level", "team-a", "", "producer_byte_rate"): 3.6,
+        ("rate", "team-b", "", "producer_byte_rate"): 2e6,
+        ("bound", "team-b", "", "producer_byte_rate"): 10e6,
+    }
+    assert [metric.samples for metric in tenant_series(None, tenants)] == [[], [], []]
+
+
+def test_a_held_member_has_the_label_of_its_tenant() -> None:
+    clients = ThrottledClients()
+    clients.announce(throttled("bob", None, "producer_byte_rate"), 0)
+    rates = pa.Table.from_pylist([rates_row("bob", 2e6)], COLUMNS)
+    shares = [one for metric in clients.read(500, rates) for one in metric.samples if one.name == "kquota_client_share"]
+    assert [(one.labels["user"], one.labels["tenant"], one.value) for one in shares] == [("bob", "team-a", 2.0)]
 
 
 def test_where_there_are_too_many_the_clients_that_are_held_or_throttled_most_keep_their_series() -> None:
