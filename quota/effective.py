@@ -352,20 +352,19 @@ def lending_text(tenant: str, quota_type: str, members: Sequence[tuple[str, floa
     * `members`: name, what it uses, and its own bound T, of the members with usage.
 
     >>> lending_text("team-a", "producer_byte_rate", [("alice", 3.6e6, 1e6), ("bob", 0.2e6, 3e6)])
-    'in team-a alice borrows 2.6 MB/s, 3.6 × its own 1.0 MB/s, that bob leaves free'
+    'team-a lends alice 2.6 MB/s that bob leaves free: it uses 3.6 × its own 1.0 MB/s'
     """
     above = sorted(((used - own, name, used, own) for name, used, own in members if used > own), reverse=True)
     if not above:
         return None
     free = sorted((used - own, name) for name, used, own in members if used < own)
-    lent = rate_text(quota_type, sum(one[0] for one in above))
-    names = _names([name for _, name, *_ in above])
-    _, _, used, own = above[0]
-    times = f", {_times(used / own)} its own {rate_text(quota_type, own)}," if len(above) == 1 else ""
-    verb = "borrows" if len(above) == 1 else "borrow"
-    others = _names([name for _, name in free]) or "others"
+    lent, others = rate_text(quota_type, sum(one[0] for one in above)), _names([name for _, name in free]) or "others"
     leave = "leaves" if len(free) == 1 else "leave"
-    return f"in {tenant} {names} {verb} {lent}{times} that {others} {leave} free"
+    lends = f"{tenant} lends {_names([name for _, name, *_ in above])} {lent} that {others} {leave} free"
+    if len(above) > 1:
+        return lends
+    _, _, used, own = above[0]
+    return f"{lends}: it uses {_times(used / own)} its own {rate_text(quota_type, own)}"
 
 
 def _times(factor: float) -> str:

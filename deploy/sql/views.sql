@@ -15,6 +15,7 @@ USE ${schema};
 
 -- The tables. One that is registered already stays as it is.
 CREATE TABLE IF NOT EXISTS quotas USING DELTA LOCATION '${tables_root}/quotas';
+CREATE TABLE IF NOT EXISTS tenants USING DELTA LOCATION '${tables_root}/tenants';
 CREATE TABLE IF NOT EXISTS usage USING DELTA LOCATION '${tables_root}/usage';
 CREATE TABLE IF NOT EXISTS batches USING DELTA LOCATION '${tables_root}/batches';
 CREATE TABLE IF NOT EXISTS decisions USING DELTA LOCATION '${tables_root}/decisions';
@@ -87,6 +88,33 @@ SELECT cluster, user, client_id, quota_type, level, mode, bound,
   CASE WHEN level IN (3, 6) THEN '' ELSE client_id END AS sensor_client_id
 FROM matched;
 
+CREATE OR REPLACE VIEW client_tenants
+COMMENT 'The tenant of each client that is known, and of each user that was held as a whole (client_id null), by the names alone: the most specific pattern wins, that of a user before that of a client-id, a name before the beginning of one, the longer before the shorter. Clients of no tenant are left out, exempt ones are not. Patterns are those of today.'
+AS
+WITH names AS (
+  SELECT c.cluster, c.user, c.client_id, n.part, n.name
+  FROM (SELECT DISTINCT cluster, user, client_id FROM client_levels) AS c
+  LATERAL VIEW inline(array(
+    named_struct('part', 'user', 'name', c.user),
+    named_struct('part', 'client_id', 'name', c.client_id)
+  )) n AS part, name
+  WHERE n.name <> ''
+), texts AS (
+  SELECT cluster, user, client_id, part, name AS pattern, 0 AS is_prefix FROM names WHERE NOT endswith(name, '*')
+  UNION ALL
+  SELECT cluster, user, client_id, part, concat(left(name, l.size), '*'), 1
+  FROM names LATERAL VIEW explode(sequence(0, length(name))) l AS size
+), patterns AS (
+  SELECT tenant, 'user' AS part, p.pattern FROM tenants LATERAL VIEW explode(user_patterns) p AS pattern
+  UNION ALL
+  SELECT tenant, 'client_id', p.pattern FROM tenants LATERAL VIEW explode(client_id_patterns) p AS pattern
+)
+SELECT t.cluster, t.user, t.client_id,
+  max_by(p.tenant, struct(t.part, 1 - t.is_prefix, length(t.pattern))) AS tenant
+FROM texts AS t
+JOIN patterns AS p ON p.part = t.part AND p.pattern = t.pattern
+GROUP BY t.cluster, t.user, t.client_id;
+
 -- Rates of now -------------------------------------------------------------------------------------------------------
 
 CREATE OR REPLACE VIEW nearest_now
@@ -95,6 +123,28 @@ AS
 SELECT cluster, as_of_ms, as_of, broker_id, user, client_id, quota_type, observed, bound, share, window_ms, clients, level, mode, held_until_ms, broker_held_share
 FROM rates
 WHERE clients IS NOT NULL;
+
+CREATE OR REPLACE VIEW tenants_now
+COMMENT 'What the members of each tenant use together, against its bound, by quota type, as the job saw it when it last replaced the table rates: as_of says when. Borrowed is what members use above their own bounds, tenant_level how many times its own bound a member may use now: null while all that is wanted fits. Bounds are those of today. The members are the rows of rates with this tenant and clients not null.'
+AS
+WITH bounds AS (
+  SELECT t.tenant, t.owner, b.quota_type, b.bound
+  FROM tenants AS t
+  LATERAL VIEW inline(array(
+    named_struct('quota_type', 'producer_byte_rate', 'bound', t.producer_byte_rate),
+    named_struct('quota_type', 'consumer_byte_rate', 'bound', t.consumer_byte_rate),
+    named_struct('quota_type', 'request_percentage', 'bound', t.request_percentage)
+  )) b AS quota_type, bound
+  WHERE b.bound IS NOT NULL
+)
+SELECT r.cluster, max(r.as_of_ms) AS as_of_ms, max(r.as_of) AS as_of, r.broker_id, r.tenant, b.owner, r.quota_type, r.mode,
+  count(*) AS members, count(r.held_until_ms) AS members_held, sum(r.observed) AS observed, b.bound,
+  sum(r.observed) / b.bound AS share, sum(greatest(r.observed - r.own_bound, 0)) AS borrowed,
+  max(r.tenant_level) AS tenant_level
+FROM rates AS r
+JOIN bounds AS b ON b.tenant = r.tenant AND b.quota_type = r.quota_type
+WHERE r.clients IS NOT NULL
+GROUP BY r.cluster, r.broker_id, r.tenant, b.owner, r.quota_type, r.mode, b.bound;
 
 -- Throttles -----------------------------------------------------------------------------------------------------------
 
@@ -249,6 +299,23 @@ SELECT day, cluster, user, client_id, owner,
   sum(request_time_ns) AS request_time_ns, sum(exempt_time_ns) AS exempt_time_ns, sum(request_count) AS request_count
 FROM client_usage_by_minute
 GROUP BY day, cluster, user, client_id, owner;
+
+CREATE OR REPLACE VIEW chargeback_by_tenant
+COMMENT 'What each tenant used, by day, ISO week and month: choose one period_kind. Bytes are exact. Use is charged by the names of the client and the patterns of today: see client_tenants. Use of no tenant is charged to null. The view chargeback has what each owner used.'
+AS
+SELECT p.period_kind, p.period, min(u.day) AS first_day, max(u.day) AS last_day, u.cluster, t.tenant,
+  count(DISTINCT u.user, u.client_id) AS clients,
+  sum(u.produced_bytes) AS produced_bytes, sum(u.fetched_bytes) AS fetched_bytes,
+  sum(u.request_time_ns) AS request_time_ns, sum(u.exempt_time_ns) AS exempt_time_ns,
+  sum(u.request_count) AS request_count
+FROM client_usage_by_minute AS u
+LEFT JOIN client_tenants AS t ON t.cluster = u.cluster AND t.user = u.user AND t.client_id = u.client_id
+LATERAL VIEW inline(array(
+  named_struct('period_kind', 'day', 'period', CAST(u.day AS STRING)),
+  named_struct('period_kind', 'week', 'period', concat(extract(YEAROFWEEK FROM u.day), '-W', lpad(CAST(extract(WEEK FROM u.day) AS STRING), 2, '0'))),
+  named_struct('period_kind', 'month', 'period', substring(CAST(u.day AS STRING), 1, 7))
+)) p AS period_kind, period
+GROUP BY p.period_kind, p.period, u.cluster, t.tenant;
 
 CREATE OR REPLACE VIEW throttled_share
 COMMENT 'For how much of each day, ISO week and month each client was held: choose one period_kind. Client_id null is all client-ids of a user, held together. Of a minute in which it was held for several quota types the longest counts. Observed_minutes are the minutes of the period for which the tables have usage or throttles of the cluster, and share is the part of them in which the client was held at all. Compare a share with how long was observed. The owner is the newest one of the period.'

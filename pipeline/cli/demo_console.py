@@ -1,21 +1,26 @@
 """What the demo prints: throttles and its totals on stdout, its state and commands to try on stderr."""
 
 import time
+import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.cli.output import remark, say
 from pipeline.clock import SHOWN_DIGITS, clock_time, wall_ms
 from pipeline.demo.folder import STOCK_CLIENTS, at_the_end, while_it_runs
-from pipeline.job.metrics import Listeners
+from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.throttle.shapes import line_with_command
+from quota.effective import lending_text, sensor_text
 
 _STATUS_EVERY_SECONDS: Final = 5.0
+_OF_MEMBER: Final = ("tenant", "quota_type", "level", "sensor_user", "sensor_client_id", "observed", "own_bound")
 _DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)
 
 
@@ -23,7 +28,8 @@ class DemoConsole:
     """Prints the demo: throttles, commands to try, its state every five seconds, and its totals at the end.
 
     Of a client that does not listen only the first record is printed. Its broker keeps it at its quota, so kquota's own
-    rate is just above and just below it by turns. The state is printed only if it is `watched`, at a terminal.
+    rate is just above and just below it by turns. That a tenant lends is printed once. The state is printed only if it
+    is `watched`, at a terminal.
     """
 
     def __init__(self, candidate: Path, watched: bool) -> None:
@@ -34,10 +40,12 @@ class DemoConsole:
         self._decision_id: str | None = None
         self._batches = self._events = self._dead = self._records = 0
         self._status_due = 0.0
+        self._gauges: weakref.ref[RunGauges] | None = None
+        self._has_lent = False
 
     def listeners(self) -> Listeners:
         """The functions that the job calls."""
-        return Listeners(self._throttles_written, self._batch)
+        return Listeners(self._throttles_written, self._batch, began=self._began)
 
     def summary(self) -> None:
         """Print the totals on stdout, and commands to try next on stderr."""
@@ -70,13 +78,35 @@ class DemoConsole:
             self._batches += 1
             self._events += report.facts.good_count
             self._dead += report.facts.dead_count
+            self._show_lending()
             now = time.monotonic()
             if self._watched and now >= self._status_due:
                 self._status_due = now + _STATUS_EVERY_SECONDS
                 _note(f"{self._totals()} · decisions {report.age_ms} ms old · {report.held} throttles in force")
 
+    def _began(self, gauges: RunGauges) -> None:
+        self._gauges = weakref.ref(gauges)
+
+    def _show_lending(self) -> None:
+        gauges = None if self._gauges is None else self._gauges()
+        text = None if gauges is None or self._has_lent else lending_in(gauges.rates.rows)
+        if text is not None:
+            self._has_lent = True
+            say(f"{clock_time(wall_ms())}  {text}")
+
     def _totals(self) -> str:
         return f"{self._batches} micro-batches, {self._events} usage events"
+
+
+def lending_in(rates: pa.Table) -> str | None:
+    """A sentence about a tenant that lends, by rows of the table `rates`; None if none does."""
+    are_members = pc.and_(pc.is_valid(rates["tenant"]), pc.is_valid(rates["clients"]))
+    members: defaultdict[tuple[str, str], list[tuple[str, float, float]]] = defaultdict(list)
+    for tenant, quota_type, level, user, client_id, observed, own in zip(
+        *(column.to_pylist() for column in rates.filter(are_members).select(list(_OF_MEMBER)).columns), strict=True
+    ):
+        members[tenant, quota_type].append((sensor_text(level, user, client_id), observed, own))
+    return next(filter(None, (lending_text(*of_tenant, found) for of_tenant, found in members.items())), None)
 
 
 def _propose(when: str, commands: Sequence[str]) -> None:

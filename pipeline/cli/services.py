@@ -224,7 +224,7 @@ def demo(
         int, typer.Option(help="Port of the page; a free one if it is taken.", min=1, max=65_535)
     ] = DEFAULT_PORT,
 ) -> None:
-    """Start a real Kafka broker, ten clients and the job; show who is throttled, why, until when.
+    """Start a real Kafka broker, twelve clients and the job; show who is throttled, why, until when.
 
     The second line has the address of a page that shows the same.
 

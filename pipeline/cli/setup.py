@@ -94,6 +94,7 @@ def _lines(found: "JobStatus", sync: str) -> list[tuple[str, str]]:
         ("mode", found.mode),
         ("held", held),
         ("nearest", _nearest_text(found)),
+        *([("tenants", _tenants_text(found))] if found.tenants else []),
         ("sync", sync),
         ("kafka", found.bootstrap_servers or "not given"),
         ("tables", found.tables),
@@ -106,6 +107,13 @@ def _broker_hold_text(clients: int, longest: Mapping[str, str | None]) -> str:
 
     who = client_text(longest["user"] or "", longest["client_id"])
     return f"{count_text(0, clients)} by their brokers, longest {who}: {longest['held_by_brokers']}"
+
+
+def _tenants_text(found: "JobStatus") -> str:
+    full = ", ".join(found.full_tenants[:_SHOWN])
+    more = len(found.full_tenants) - _SHOWN
+    at_bound = f"at their bound: {full}{f' and {more} more' if more > 0 else ''}" if full else "none is at its bound"
+    return f"{found.tenants}, {at_bound}"
 
 
 def _nearest_text(found: "JobStatus") -> str:

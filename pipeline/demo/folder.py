@@ -1,8 +1,9 @@
 """The demo's clients and its folder: who they are, what is in the folder, its mark, and the lock of the demo in it.
 
-Eight clients of a shop's platform listen to the throttle topic. One sends five times its quota and one reads twice its
-quota; the other six stay well below theirs and should notice nothing. Two stock clients, both over quota, know nothing
-of throttles: brokers make them wait. The quotas cover six of Kafka's eight levels. Nothing heavy is imported here.
+Ten clients of a shop's platform listen to the throttle topic. One sends five times its quota and one reads twice its
+quota; the others should notice nothing. Six of them stay well below their quotas. Two are a tenant that lends: one
+sends more than its own quota, which the other leaves free. Two stock clients, both over quota, know nothing of
+throttles: brokers make them wait. The quotas cover six of Kafka's eight levels. Nothing heavy is imported here.
 """
 
 import json
@@ -34,12 +35,24 @@ DEMO_QUOTAS: Final[tuple[Mapping[str, Any], ...]] = tuple(
         ("erp", "exporter", 200_000.0, None, None, "back office", "exports; a program that obeys nothing"),
         ("archive", "copier", None, 100_000.0, None, "back office", "copies the exports; neither does it"),
         ("clickstream", "", 400_000.0, None, None, "web", "all trackers together"),
+        ("mobile-ios", "", 60_000.0, None, None, "mobile", "half of the tenant"),
+        ("mobile-android", "", 60_000.0, None, None, "mobile", "half of the tenant"),
         ("<default>", "scorer", None, 200_000.0, None, "fraud", "scorers of any team"),
         ("<default>", "", 120_000.0, None, 100.0, "platform", "whoever has no agreement of their own"),
         ("", "dashboard", None, 60_000.0, None, "platform", "all dashboards together"),
     )
 )
-"""Rows of `quotas`, at the levels 1, 1, 2, 3, 1, 1, 3, 4, 6 and 7."""
+"""Rows of `quotas`, at the levels 1, 1, 2, 3, 1, 1, 3, 3, 3, 4, 6 and 7."""
+
+DEMO_TENANT: Final[Mapping[str, Any]] = {
+    "tenant": "mobile",
+    "user_patterns": ("mobile-*",),
+    "producer_byte_rate": 120_000.0,
+    "lend": True,
+    "owner": "mobile",
+    "note": "both apps together",
+}
+"""A row of `tenants`."""
 
 DEMO_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     topic: {"retention.ms": "900000", "retention.bytes": "33554432", "segment.bytes": "8388608"}
@@ -93,8 +106,10 @@ DEMO_CLIENTS: Final = (
     DemoClient("inventory", "sync", "produce", "stock", 80_000, 0.5),
     DemoClient("fraud", "scorer", "consume", "clicks", 200_000, 0.4),
     DemoClient("bi", "dashboard", "consume", "payments", 60_000, 0.3),
+    # Together they stay within the bound of their tenant.
+    DemoClient("mobile-ios", "app", "produce", "orders", 60_000, 1.5, requests_per_second=10),
+    DemoClient("mobile-android", "app", "produce", "orders", 60_000, 0.1, requests_per_second=10),
 )
-
 
 STOCK_CLIENTS: Final = (
     DemoClient("erp", "exporter", "produce", SPLIT_TOPIC, 200_000, 2.5, requests_per_second=40, listens=False),

@@ -129,7 +129,7 @@ class Load:
             split_shares=split_shares(len(self._cluster.brokers)),
         )
         self._keep(start_demo_clients(plan, start_new_session=True))
-        log.info("eight clients that listen to throttles are sending and reading, and two that do not")
+        log.info("ten clients that listen to throttles are sending and reading, and two that do not")
         log.info("to look into it from any shell: export %s=%s", CONFIG, quote(str(self._folder.settings_file)))
 
     def watch(self, duration_seconds: float | None, stop: Callable[[], None]) -> None:

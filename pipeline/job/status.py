@@ -18,7 +18,7 @@ from pipeline.process import ProcessLock, holder_of
 from pipeline.settings.model import Settings
 from pipeline.tables.port import full_address, is_local, local_file
 from pipeline.tables.queries import newest_batch_under
-from pipeline.tables.quotas.source import newest_valid
+from pipeline.tables.quotas.source import QuotaSource, newest_valid
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.rates import broker_hold_text, broker_holds, read_rates
 from pipeline.tables.throttles import Held, running_throttles
@@ -276,6 +276,7 @@ class JobStatus:
         one_by_one: The users whose clients are held one by one: see `quota.resolution.held_one_by_one`.
         nearest: Of `Rates.nearest` the first one that is enforced, else the first one; None without rates.
         rates_at_ms: The instant of these rates, in event time; 0 before the first.
+        tenants: How many tenants there are; `full_tenants` are the names of those whose members want more than C.
         bootstrap_servers: Of the cluster; None if the settings do not name it.
     """
 
@@ -294,6 +295,8 @@ class JobStatus:
     one_by_one: Sequence[str]
     nearest: Mapping[str, Any] | None
     rates_at_ms: int
+    tenants: int
+    full_tenants: Sequence[str]
     bootstrap_servers: str | None
     tables: str
 
@@ -322,7 +325,10 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         ),
         None,
     )
-    nearest, rates_at_ms = read_rates(root, lambda rates: (rates.nearest(1), rates.as_of_ms))
+    tenants = QuotaSource(table).pin().tenants
+    nearest, rates_at_ms, full = read_rates(
+        root, lambda rates: (rates.nearest(1), rates.as_of_ms, rates.full_tenants() if tenants else [])
+    )
     return JobStatus(
         job=settings.job,
         health=found,
@@ -339,6 +345,8 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         one_by_one=held_one_by_one(in_force),
         nearest=next((row for row in nearest if row["mode"] == "enforce"), next(iter(nearest), None)),
         rates_at_ms=rates_at_ms,
+        tenants=len(tenants),
+        full_tenants=full,
         bootstrap_servers=settings.kafka.bootstrap_servers,
         tables=full_address(root),
     )

@@ -89,6 +89,11 @@ class Rates:
         figures = f"sum(observed) AS used, {counts}, max(tenant_level) AS tenant_level"
         return self.rows(f"SELECT {of_tenant}, {figures} FROM source WHERE {_MEMBERS} GROUP BY {of_tenant}")  # noqa: S608 - ours
 
+    def full_tenants(self) -> list[str]:
+        """The names of the tenants whose members together want more than C, of a quota type or of several."""
+        full = f"SELECT DISTINCT tenant FROM source WHERE {_MEMBERS} AND mode = 'enforce' AND tenant_level IS NOT NULL"  # noqa: S608 - ours
+        return sorted(row["tenant"] for row in self.rows(full))
+
     def members(self, tenants: Collection[str], limit: int) -> list[Row]:
         """The members of some tenants, by `_OF_TENANT` at most so many: those that use the most."""
         named = predicates([("tenant", "in", sorted(tenants))])

@@ -1,5 +1,7 @@
 """Which quotas hold for a client, and what a lower bound would do to clients as they are."""
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -159,12 +161,12 @@ def test_what_a_member_may_use_of_its_tenant_is_one_sentence(
         ([("a", 1.0, 1.0), ("b", 0.5, 1.0)], None),
         (
             [("a", 3e6, 1e6), ("b", 5e5, 1e6)],
-            "in t a borrows 2.0 MB/s, 3.0 × its own 1.0 MB/s, that b leaves free",
+            "t lends a 2.0 MB/s that b leaves free: it uses 3.0 × its own 1.0 MB/s",
         ),
-        ([("a", 3e6, 1e6)], "in t a borrows 2.0 MB/s, 3.0 × its own 1.0 MB/s, that others leave free"),
+        ([("a", 3e6, 1e6)], "t lends a 2.0 MB/s that others leave free: it uses 3.0 × its own 1.0 MB/s"),
         (
             [("a", 3e6, 1e6), ("b", 4e6, 1e6), ("c", 0.0, 1e6), ("d", 0.0, 2e6), ("e", 0.0, 3e6)],
-            "in t b and a borrow 5.0 MB/s that e, d and 1 more leave free",
+            "t lends b and a 5.0 MB/s that e, d and 1 more leave free",
         ),
     ],
 )
@@ -174,24 +176,26 @@ def test_who_borrows_and_who_leaves_that_free_is_one_sentence(
     assert lending_text("t", BYTES, members) == text
 
 
-def test_a_member_s_bound_in_force_follows_the_level_of_its_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
-    team = Tenant("team-a", ("alice",), (), (10.0, None, None), (1.0, None, None), lend=True, ceiling=4.0)
-    row = {
-        "quota_type": BYTES, "level": 3, "bound": 4.0, "mode": "enforce", "sensor_user": "alice",
-        "sensor_client_id": "", "tenant": "team-a", "own_bound": 1.0,
-    }  # fmt: skip
-    monkeypatch.setattr("quota.effective.resolved", lambda clients, _quotas: [row] * (clients.num_rows > 0))
+TEAM = Tenant("team-a", ("alice",), (), (10.0, None, 50.0), (2.0, None, 5.0), lend=True, ceiling=4.0)
+
+
+def test_a_member_s_bound_in_force_follows_the_level_of_its_tenant() -> None:
     asked = list[set[str]]()
 
-    def levels_of(tenants: set[str]) -> dict[tuple[str, str, str], float]:
-        asked.append(tenants)
+    def levels_of(tenants: Collection[str]) -> dict[tuple[str, str, str], float]:
+        asked.append({*tenants})
         return {("team-a", BYTES, "enforce"): 3.6}
 
-    quotas = QuotaSnapshot(1, (), tenants=(team,))
-    (at_level,) = effective(quotas, "alice", "etl", table([]), levels_of).by_type
-    (at_rest,) = effective(quotas, "alice", "etl", table([])).by_type
+    rows = [quota_row("alice", "", producer_byte_rate=1.0), quota_row("bob", "", producer_byte_rate=1.0)]
+    quotas = replace(QuotaSnapshot.from_rows(rows, 1), tenants=(TEAM,))
+    at_level, without, own = effective(quotas, "alice", "etl", table([]), levels_of).by_type
+    at_rest, *_ = effective(quotas, "alice", "etl", table([])).by_type
     assert (at_level.bound, at_level.tenant_level, at_level.own_bound) == (3.6, 3.6, 1.0)
     assert at_level.sharing == "alice shares team-a's 10.0 B/s; 3.6 × its own 1.0 B/s while others are idle"
     assert (at_rest.bound, at_rest.tenant_level) == (4.0, None)
     assert at_rest.sharing == "alice shares team-a's 10.0 B/s; up to 4.0 B/s while others are idle"
+    assert (without.sharing, own.level) == (None, 9)
+    told = "alice without a quota of its own shares team-a's 50.0 %; up to 20.0 % while others are idle"
+    assert own.sharing == told
+    assert [one.tenant for one in effective(quotas, "bob", "etl", table([]), levels_of).by_type] == [None] * 3
     assert asked == [{"team-a"}]

@@ -127,8 +127,8 @@ def member(user: str, observed: float, own_bound: float = 1e6) -> dict[str, Any]
     ("used", "level", "members", "text"),
     [
         (3e6, None, [member("a", 3e5), member("b", 5e5)], "team-a uses 3.0 MB/s of its 10.0 MB/s: all that"),
-        (3e6, None, [member("a", 3e6), member("b", 5e5)], "in team-a a borrows 2.0 MB/s, 3.0 × its own 1.0 MB/s, that"),
-        (9e6, 3.5, [member("a", 8e6, 2e6)], "in team-a a borrows 6.0 MB/s, 4.0 × its own 2.0 MB/s, that others"),
+        (3e6, None, [member("a", 3e6), member("b", 5e5)], "team-a lends a 2.0 MB/s that b leaves free: it uses 3.0 ×"),
+        (9e6, 3.5, [member("a", 8e6, 2e6)], "team-a lends a 6.0 MB/s that others leave free: it uses 4.0 ×"),
         (9e6, 0.5, [member("a", 8e6)], "team-a is at its bound: its members want more than 10.0 MB/s, and have"),
         (9e6, 1.0, [member("a", 1e6)], "team-a is at its bound: its members want more than 10.0 MB/s, and have"),
     ],

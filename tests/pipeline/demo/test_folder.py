@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -23,8 +24,10 @@ from pipeline.demo.folder import (
 )
 from pipeline.demo.run import start_over
 from pipeline.errors import Conflict, UsageError
+from pipeline.job.metrics import RunGauges
 from pipeline.job.status import job_lock, job_process
 from pipeline.tables.throttles import recent_events
+from quota.current_rates import COLUMNS
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
@@ -218,6 +221,25 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
     assert printed.err.count(f"{exporter} does not listen") == 1
     console.summary()
     assert capsys.readouterr().out.split()[-3:] == ["5", "throttle", "records"]
+
+
+def test_that_a_tenant_lends_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    about = {"tenant": "mobile", "quota_type": "producer_byte_rate", "level": 3, "sensor_client_id": "", "clients": 1}
+    members = [
+        {**about, "sensor_user": "mobile-ios", "observed": 90e3, "own_bound": 60e3},
+        {**about, "sensor_user": "mobile-android", "observed": 6e3, "own_bound": 60e3},
+        {**about, "tenant": None, "sensor_user": "alice", "observed": 500e3, "own_bound": None},
+    ]
+    console = DemoConsole(Path("candidate.yaml"), watched=False)
+    rates = Mock(rows=pa.Table.from_pylist([], COLUMNS))
+    gauges = RunGauges(Mock(), Mock(), Mock(), rates)
+    console.listeners().began(gauges)
+    for rows in ([], members, members):
+        rates.rows = pa.Table.from_pylist(rows, COLUMNS)
+        console.listeners().report(Mock(facts=Mock(good_count=1, dead_count=0)))
+    (line,) = capsys.readouterr().out.splitlines()
+    told = "mobile lends mobile-ios 30.0 kB/s that mobile-android leaves free: it uses 1.5 × its own 60.0 kB/s"
+    assert line.partition("  ")[2] == told
 
 
 CLIENTS = (*DEMO_CLIENTS, *STOCK_CLIENTS)
