@@ -2,9 +2,9 @@
 
     python -m bench.what_if [--demo-minutes 15] [--hours 24] [--clients 1000]
 
-The demo's twelve clients in the exact batches of a job, which has no Spark and Kafka here; and usage by the second of many
-clients: one in twenty is over its live quota for 30 s of every 120 s, and the candidate halves the bounds of half the
-clients, which puts some 90 of 1 000 over quota in every second.
+The demo's twelve clients in the exact batches of a job, which has no Spark and Kafka here; and usage by the second of
+many clients: one in twenty is over its live quota for 30 s of every 120 s, and the candidate halves the bounds of half
+the clients, which puts some 90 of 1 000 over quota in every second.
 """
 
 import json
