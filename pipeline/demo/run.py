@@ -24,6 +24,7 @@ from pipeline.demo.clients import DemoPlan, create_demo_topics, start_demo_clien
 from pipeline.demo.folder import (
     DEMO_CLIENTS,
     DEMO_QUOTAS,
+    DEMO_TENANT,
     STOCK_CLIENTS,
     DemoFolder,
     split_shares,
@@ -40,6 +41,7 @@ from pipeline.stream.session import SparkStarter
 from pipeline.tables.layout import create_tables
 from pipeline.tables.port import TableOfAnotherBuild
 from pipeline.tables.quotas.table import QuotaTable, local_audit
+from pipeline.tables.quotas.tenants import TenantTable, new_tenant
 
 # Before the job starts: the cluster, settings, topics, tables, quotas.
 
@@ -73,7 +75,7 @@ def prepare(folder: DemoFolder, settings: Settings, brokers: int) -> None:
 
 
 def make_tables(settings: Settings) -> None:
-    """Create the tables that are missing, a new quota table with the demo's quotas."""
+    """Create the tables that are missing, a new quota table with the demo's quotas and its tenant."""
     try:
         created = create_tables(settings.tables.root)
     except TableOfAnotherBuild as exc:
@@ -81,6 +83,8 @@ def make_tables(settings: Settings) -> None:
         raise TableOfAnotherBuild(exc.table, exc.lacking, fix) from exc
     if "quotas" in created:
         QuotaTable(settings.tables.root).commit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
+        tenant = new_tenant(DEMO_TENANT["tenant"]) | DEMO_TENANT
+        TenantTable(settings.tables.root).commit(lambda _: [tenant], local_audit("the demo's tenant"))
 
 
 # Processes around the job: stock clients, quota sync, and the page.

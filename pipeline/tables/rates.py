@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 _MINUTE_MS: Final = 60_000
 _OPENINGS: Final = 3
 _COMMITS: Final = 4  # besides a replacement, those of a cleaning and of a new driver
-_OF_SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode", "tenant")
+_OF_SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode")
 _ENTITY: Final = {
     "entity_user": "CASE WHEN level <= 3 THEN sensor_user WHEN level <= 6 THEN '<default>' ELSE '' END",
     "entity_client_id": "CASE WHEN level IN (1, 4, 7) THEN sensor_client_id WHEN level IN (2, 5, 8) THEN '<default>' "
@@ -116,13 +116,14 @@ class Rates:
         return self.rows(f"SELECT {sums} FROM source WHERE clients IS NOT NULL")[0]  # noqa: S608 - ours
 
     def _with_clients(self, sensors: str) -> list[Row]:
-        same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM c.{name}" for name in _OF_SENSOR)
-        of_sensor = ", ".join(_OF_SENSOR)
+        same = " AND ".join(f"s.{name} = c.{name}" for name in _OF_SENSOR)
+        of_sensor = ", ".join((*_OF_SENSOR, "tenant"))
         found = self.rows(
             f'WITH s AS ({sensors}), c AS (SELECT {of_sensor}, "user" AS top_user, '  # noqa: S608 - ours
             f'client_id AS top_client_id, row_number() OVER (PARTITION BY {of_sensor} ORDER BY own_rate DESC, "user", '
             "client_id) AS place FROM source WHERE own_rate IS NOT NULL AND level IS NOT NULL) "
-            f"SELECT s.*, c.top_user, c.top_client_id FROM s LEFT JOIN c ON {same} AND c.place = 1"
+            f"SELECT s.*, c.top_user, c.top_client_id FROM s LEFT JOIN c ON {same} AND c.place = 1 "
+            "AND coalesce(s.tenant, '') = coalesce(c.tenant, '')"
         )
         for row in found:
             row["user"], row["client_id"] = row.pop("top_user") or "", row.pop("top_client_id") or ""
@@ -188,12 +189,13 @@ def held_by_brokers(root: str, user: str, client_id: str | None, now_ms: int) ->
 
 
 def tenant_levels(root: str, tenants: Collection[str]) -> dict[tuple[str, str, str], float]:
-    """λ of some tenants now, by tenant, quota type and mode; of several brokers the least. None at rest is in it."""
+    """λ of some tenants now, by tenant, quota type and mode; of several brokers the least. Those at rest are left out."""
     named = predicates([("tenant", "in", sorted(tenants)), ("tenant_level", ">", 0.0)])
-    sql = f"SELECT tenant, quota_type, mode, min(tenant_level) AS level FROM source WHERE {named} GROUP BY 1, 2, 3"  # noqa: S608 - quoted by us
+    least = "min(tenant_level) AS tenant_level"
+    sql = f"SELECT tenant, quota_type, mode, {least} FROM source WHERE {named} GROUP BY 1, 2, 3"  # noqa: S608 - quoted by us
     with suppress(TableMissing):
         rows = read_rates(root, lambda rates: rates.rows(sql))
-        return {(row["tenant"], row["quota_type"], row["mode"]): row["level"] for row in rows}
+        return {(row["tenant"], row["quota_type"], row["mode"]): row["tenant_level"] for row in rows}
     return {}
 
 

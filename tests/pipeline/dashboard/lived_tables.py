@@ -8,8 +8,10 @@ from typing import Any
 
 from pipeline.settings.model import EngineSettings, Settings, StreamSettings
 from pipeline.stream.job_tables import RollUps
+from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.tenants import TenantTable, new_tenant
 from schemas.throttle_record import ThrottleRecord
 from tests.faults.hand_job import HandJob
 
@@ -45,6 +47,7 @@ class LivedTables:
         start_ms: int,
         engine: EngineSettings = EngineSettings(),  # noqa: B008 - it is frozen
         at_once: bool = False,
+        tenants: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.job = HandJob(folder, {"producer_byte_rate": 1e9}, in_memory=at_once)
         self._at_once = at_once
@@ -58,6 +61,10 @@ class LivedTables:
         )
         self.root = self.job.settings.tables.root
         self.edit(quotas, "who may use what", without=[("<default>", "")])
+        if tenants:
+            create_missing(self.root, [TABLES["tenants"]])
+            rows = [new_tenant(row["tenant"]) | row for row in tenants]
+            TenantTable(self.root).commit(lambda _: rows, EditAudit("ada", "console", "0", "who shares what"))
         self.senders = list(senders)
         self._seconds = 0.0
         self.job.clock.set_wall(start_ms)
