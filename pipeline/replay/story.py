@@ -245,7 +245,7 @@ def tell_story(
             *_facts(row, unpublished),
             *_shared(row, tenant),
             *_held_clients(row, story.events),
-            *([] if set_by is None else [("T set", set_by)]),
+            *([] if set_by is None else [("T set" if row["tenant"] is None else "own T set", set_by)]),
             *(("brokers", on_brokers_line(one)) for one in on_brokers),
         ],
         _samples_title(story, settings.engine.sample_window_ms),

@@ -189,7 +189,7 @@ def held_by_brokers(root: str, user: str, client_id: str | None, now_ms: int) ->
 
 
 def tenant_levels(root: str, tenants: Collection[str]) -> dict[tuple[str, str, str], float]:
-    """λ of some tenants now, by tenant, quota type and mode; of several brokers the least. Those at rest are left out."""
+    """λ of some tenants now, by tenant, quota type and mode; of several brokers the least; none at rest."""
     named = predicates([("tenant", "in", sorted(tenants)), ("tenant_level", ">", 0.0)])
     least = "min(tenant_level) AS tenant_level"
     sql = f"SELECT tenant, quota_type, mode, {least} FROM source WHERE {named} GROUP BY 1, 2, 3"  # noqa: S608 - quoted by us

@@ -22,12 +22,15 @@ from pipeline.meter.scrape_meter import ExporterSource, ScrapeMeter, scrape_metr
 from pipeline.meter.usage_topic import UsagePublisher
 from pipeline.process import free_ports
 from pipeline.settings.model import MetricsSettings
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.table import local_audit
+from pipeline.tables.quotas.tenants import TenantTable, new_tenant
 from pipeline.web import ReadAtScrape, metrics_endpoint, new_registry
 from quota.broker_levels.sync import BrokerSync
 from tests.deploy.commands import DEPLOY, of_the_system, run, serving
 from tests.fakes.usage_topic import MemoryUsageTopic, UsageBroker
 from tests.faults.hand_job import HandJob
-from tests.pipeline.demo.played import new_job, throttle_one
+from tests.pipeline.demo.played import OFFENDER, new_job, throttle_one
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
@@ -106,6 +109,10 @@ def served_job(folder: Path) -> Iterator[int]:
     registry = new_registry("job")
     job: HandJob = new_job(folder)
     job.listeners = JobMetrics(registry, SystemClock()).listeners
+    root = job.settings.tables.root
+    create_missing(root, [TABLES["tenants"]])
+    tenant = new_tenant("data") | {"user_patterns": (OFFENDER[0],), "producer_byte_rate": 1_000.0}
+    TenantTable(root).commit(lambda _: [tenant], local_audit("at its bound"))
     job.start()
     throttle_one(job)
     job.send(b"no json", None)

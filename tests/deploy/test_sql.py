@@ -25,6 +25,7 @@ from pipeline.tables.upkeep import clean, compact
 from quota.engine import QuotaEngine
 from quota.entity import Owners
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import NO_TENANT, Patterns, read_tenants
 from schemas.throttle_record import verb, written_ms
 from tests.deploy.commands import DEPLOY
 from tests.pages.blocks import PAGES, blocks_of
@@ -52,6 +53,13 @@ QUOTAS: Final = (
     quota("<default>", "", producer_byte_rate=120_000.0, owner="platform"),
     quota("", "<default>", request_percentage=50.0),
     quota("hog", "solo", producer_byte_rate=120_000.0),
+)
+
+
+# All that their members want fits. The most specific pattern decides: bob's own one, a user's before a client-id's.
+TENANTS: Final = (
+    {"tenant": "b", "user_patterns": ("bo*", "c*"), "producer_byte_rate": 1e6, "owner": "board"},
+    {"tenant": "c", "user_patterns": ("bob",), "client_id_patterns": ("leg*", "etl"), "producer_byte_rate": 1e9},
 )
 
 
@@ -85,7 +93,7 @@ def written_tables(folder: Path) -> LivedTables:
     """Write the tables of a night and a day. Throttles have no cap, so one still runs when the tables are read."""
     today_ms = wall_ms() // 60_000 * 60_000 - _DAY_SECONDS * 1_000
     caps = EngineSettings(producer_byte_rate_cap="none")
-    tables = LivedTables(folder, QUOTAS, SENDERS, today_ms - DAY_MS, caps, at_once=True)
+    tables = LivedTables(folder, QUOTAS, SENDERS, today_ms - DAY_MS, caps, at_once=True, tenants=TENANTS)
     tables.live(20, STEP_MS)
     tables.send_garbage()
     tables.job.send(b"\xff\xfe is not text")
@@ -253,7 +261,10 @@ VIEW_NAMES = [name for path in FILES for name in re.findall(r"CREATE OR REPLACE 
 PANELS = panel_queries()
 WIDGETS = widget_queries()
 # Columns that are null in every row of such tables: nothing in them has this value.
-NEVER_HERE = {"quota_edits": {"consumer_byte_rate_before", "request_percentage_before"}}
+NEVER_HERE = {
+    "quota_edits": {"consumer_byte_rate_before", "request_percentage_before"},
+    "tenants_now": {"tenant_level"},
+}
 
 
 @pytest.mark.parametrize("name", VIEW_NAMES)
@@ -308,6 +319,36 @@ def test_chargeback_is_the_raw_usage_by_owner_and_period_of_the_calendar(written
             assert (row["first_day"], row["last_day"]) == (days[0], days[-1])
     assert {row["owner"] for row in rows} >= {"data-platform", "alice's team", "platform", "board"}
     assert len({row["period"] for row in rows if row["period_kind"] == "day"}) == 2
+
+
+def test_use_is_charged_to_the_tenant_with_the_most_specific_pattern(written: Written) -> None:
+    tenants = read_tenants(written.rows("tenants"), 1)
+    of_part: list[Patterns] = [Patterns(tenants, "users"), Patterns(tenants, "client_ids")]
+
+    def tenant_of(row: Row) -> str | None:
+        names = row["user"], row["client_id"]
+        found = [int(one.match(pa.array([name]))[0]) for one, name in zip(of_part, names, strict=True)]
+        return next((tenants[at].name for at in found if at != NO_TENANT), None)
+
+    raw: dict[Any, list[Row]] = defaultdict(list)
+    for row in complete_usage(written):
+        raw[day_of(row["sample_start_ms"]).isoformat(), tenant_of(row)].append(row)
+    of_days = [row for row in written.view("chargeback_by_tenant") if row["period_kind"] == "day"]
+    assert told(of_days, "period", "tenant") == {key: sum(map(used, some), Counter()) for key, some in raw.items()}
+    found = {(row["user"], row["client_id"]): row["tenant"] for row in written.view("client_tenants")}
+    of_each = {("alice", "etl"): "c", ("bob", "shared"): "c", ("carol", "legacy"): "b", ("vip", "etl"): "c"}
+    assert found == of_each
+
+
+def test_what_the_members_of_a_tenant_use_now_is_that_of_the_rates(written: Written) -> None:
+    rates = [row for row in written.rows("rates") if row["clients"] is not None and row["tenant"] is not None]
+    found = {row["tenant"]: row for row in written.view("tenants_now")}
+    for tenant, bound in (("b", 1e6), ("c", 1e9)):
+        of_tenant = [row for row in rates if row["tenant"] == tenant]
+        assert found[tenant]["members"] == len(of_tenant) > 0
+        assert found[tenant]["observed"] == pytest.approx(sum(row["observed"] for row in of_tenant))
+        assert found[tenant]["share"] == found[tenant]["observed"] / found[tenant]["bound"]
+        assert found[tenant]["bound"] == bound
 
 
 def test_the_share_of_held_minutes_is_of_the_minutes_that_were_observed(written: Written) -> None:

@@ -1,7 +1,7 @@
 // The view Client: one client in the last 15 minutes, and why it is throttled.
 
 import { h, show } from './dom.js';
-import { CAUSES, LEVELS, TYPES, clientHref, clock, count, instant, isByte, millis, nameOf, pair, percent, rate, sentence, span, when } from './format.js';
+import { CAUSES, LEVELS, TYPES, clientHref, clock, count, instant, isByte, millis, nameOf, pair, percent, rate, span, when } from './format.js';
 import { ask, giveUp, loadSoon } from './net.js';
 import { draw, library } from './chart.js';
 
@@ -174,7 +174,7 @@ function heading(found) {
     held ? h('div', { class: 'holding', 'data-testid': 'holding' }, h('span', { class: 'chip warn' }, 'throttled'), h('span', { class: 'num count big', 'data-until': held.throttled_until_ms }, ''),
       h('small', {}, `${held.client_id === null ? `with all client-ids of ${found.user} ` : ''}by ${TYPES[held.quota_type]}, since ${clock(held.since_ms)}; ${owedText(found, held)}`)) : h('div', { class: 'holding free', 'data-testid': 'holding' }, h('span', { class: 'chip' }, found.held_by_brokers ? 'not throttled by kquota' : 'not throttled')),
     found.held_by_brokers ? h('p', { class: 'quiet', 'data-testid': 'held-by-brokers' }, found.held_by_brokers) : null,
-    found.effective.filter((one) => one.sharing).map((one) => h('p', { class: 'quiet', 'data-key': `tenant-${one.quota_type}`, 'data-testid': 'tenant' }, h('span', { class: 'chip' }, TYPES[one.quota_type]), ' ', sentence(one.sharing))),
+    found.effective.filter((one) => one.sharing).map((one) => h('p', { class: 'quiet', 'data-key': `tenant-${one.quota_type}`, 'data-testid': 'tenant' }, h('span', { class: 'chip' }, TYPES[one.quota_type]), ' ', `${one.sharing}.`)),
     found.large_requests.map((text, at) => h('p', { class: 'quiet', 'data-key': `large-${at}`, 'data-testid': 'large-request' }, text)),
     h('div', { class: 'tools' }, finder(null)));
 }

@@ -76,7 +76,7 @@ function tenantRow(row) {
     h('div', { class: 'who' }, h('b', {}, row.tenant), row.broker_id ? h('small', {}, `broker ${row.broker_id}`) : null,
       row.mode === 'shadow' ? h('span', { class: 'chip ghost' }, 'shadow') : null, row.is_at_bound ? h('span', { class: 'chip warn' }, 'at its bound') : null),
     h('span', { class: 'quiet kind' }, TYPES[row.quota_type]), h('span', { class: 'num rate' }, h('b', {}, used), ` of ${bound}`), h('span', { class: `num pct ${row.standing}` }, percent(row.share)),
-    inside(row), h('p', { class: 'quiet', 'data-testid': 'tenant-text' }, sentence(row.text)),
+    inside(row), h('p', { class: 'quiet', 'data-testid': 'tenant-text' }, `${row.text}.`),
     row.shown.length ? h('ul', { class: 'members' }, row.shown.slice(0, MOST_MEMBERS).map((one) => memberRow(row, one)), more > 0 ? h('li', {}, `${count(more)} more`) : null) : null);
 }
 

@@ -48,9 +48,17 @@ def reader_of(
     return TablesReader(settings, JobSigns(process, lambda: last_wait_ms))
 
 
-def lived_shop(folder: Path, start_ms: int, seconds: int = 80, at_once: bool = True) -> LivedTables:
+TENANT: Final = {"tenant": "retail", "user_patterns": ("web", "kiosk"), "producer_byte_rate": 600_000.0, "lend": True}
+KIOSK: Final = Sender("kiosk", "till", lambda _: {"produced_bytes": 200_000})
+"""It borrows what the other member of the tenant leaves free."""
+
+
+def lived_shop(
+    folder: Path, start_ms: int, seconds: int = 80, at_once: bool = True, has_tenant: bool = False
+) -> LivedTables:
     """Tables after some seconds of it. Unless they are written at once, see `LivedTables`, that takes seconds."""
-    tables = LivedTables(folder, QUOTAS, SENDERS, start_ms, at_once=at_once)
+    senders, tenants = ((*SENDERS, KIOSK), (TENANT,)) if has_tenant else (SENDERS, ())
+    tables = LivedTables(folder, QUOTAS, senders, start_ms, at_once=at_once, tenants=tenants)
     tables.live(20)
     tables.send_garbage()
     tables.live(seconds - 40)

@@ -48,6 +48,7 @@ VIEWS = (
     "/client",
     "/client?user=alice&client_id=etl",
     f"/client?user=guest&client_id={HOSTILE}",
+    "/client?user=kiosk&client_id=till",
     "/client?user=nowhere",
     "/quotas",
     "/pipeline",
@@ -60,7 +61,8 @@ pytestmark = [no_chromium, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
-    return lived_shop(tmp_path_factory.mktemp("page"), wall_ms() - 60_000, seconds=60, at_once=False)
+    folder, start_ms = tmp_path_factory.mktemp("page"), wall_ms() - 60_000
+    return lived_shop(folder, start_ms, seconds=60, at_once=False, has_tenant=True)
 
 
 def lock_of(tables: LivedTables) -> ProcessLock:
@@ -177,7 +179,7 @@ def test_the_numbers_are_those_of_the_tables(page: Any, address: str, tables: Li
         return set(rows) == running
 
     wait_until(as_shown, "the throttled clients")  # one may end just now
-    assert text_of(page, "value-clients") == "6"
+    assert text_of(page, "value-clients") == "7"
     assert text_of(page, "value-quotas") == f"v{QuotaTable(tables.root).read().version}"
 
 
@@ -201,6 +203,13 @@ def test_a_link_leads_to_one_clients_throttle(page: Any, address: str, tables: L
     assert page.locator("[data-testid=chart-producer_byte_rate] canvas").count() == 1
     page.go_back()
     page.wait_for_selector("main[data-view=now][data-ready=true]")
+    told = text_of(page, "tenant-text")
+    lends = r"retail lends kiosk [0-9.]+ kB/s that web leaves free: it uses [0-9.]+ × its own 120\.0 kB/s\."
+    assert re.fullmatch(lends, told)
+    assert page.locator("[data-testid=tenant-row] .track .lent").count() == 1
+    show(page, address, "/client?user=kiosk&client_id=till")
+    told = text_of(page, "tenant")
+    assert told.endswith("kiosk shares retail's 600.0 kB/s; up to 600.0 kB/s while others are idle.")
 
 
 def test_a_job_that_ends_turns_the_banner_and_one_that_comes_back_takes_it_away(
