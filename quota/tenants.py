@@ -104,6 +104,11 @@ class Tenant:
         return np.inf if self.ceiling is None else self.ceiling
 
 
+def bounds_of(tenants: Iterable[Tenant]) -> dict[tuple[str, str], float]:
+    """C of each tenant and quota type that has one, by their names."""
+    return {(one.name, name): of for one in tenants for name, of in zip(QUOTA_TYPES, one.bounds, strict=True) if of}
+
+
 def read_tenants(
     rows: Iterable[Mapping[str, object]], version: int, mode: Literal["enforce", "shadow"] = "enforce"
 ) -> tuple[Tenant, ...]:

@@ -222,7 +222,7 @@ class TablesReader:
         tenants = self.snapshot().tenants
         if not tenants:
             return []
-        found = nearest_tenants(rates.tenants(), tenants)[:MOST_TENANTS]
+        found = nearest_tenants(rates.tenants(tenants), tenants)[:MOST_TENANTS]
         members = rates.members({row["tenant"] for row in found}, _MEMBERS)
         return [tenant_row(row, members) for row in found]
 

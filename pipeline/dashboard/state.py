@@ -12,8 +12,7 @@ from pipeline.job.status import Health
 from pipeline.tables.rates import NEAR
 from pipeline.tables.throttles import Held, count_text
 from quota.effective import lending_text, sensor_text
-from quota.entity import QUOTA_TYPES
-from quota.tenants import Tenant
+from quota.tenants import Tenant, bounds_of
 from quota.units import age_text, rate_text
 from schemas.throttle_record import Target, verb, written_ms
 
@@ -107,29 +106,15 @@ MOST_TENANTS: Final = 20
 
 
 def nearest_tenants(uses: Iterable[Mapping[str, Any]], tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
-    """How much of its bound C each tenant uses of each quota type, the fullest first; those without usage are last.
-
-    * `uses`: of `Rates.tenants`.
-
-    Returns:
-        Each with `bound`, `share` and `standing`; `is_at_bound` while its members together want more than C.
-    """
-    bounds = {(one.name, name): of for one in tenants for name, of in zip(QUOTA_TYPES, one.bounds, strict=True) if of}
-    found = [
-        {**row, "bound": bound, "share": row["used"] / bound, "is_at_bound": row["tenant_level"] is not None}
-        for row in uses
-        if (bound := bounds.get((row["tenant"], row["quota_type"]))) is not None
-    ]
-    modes = {one.name: one.mode for one in tenants}
-    idle = {"broker_id": "", "used": 0.0, "members": 0, "held": 0, "tenant_level": None, "share": 0.0}
-    found += [
-        {"tenant": name, "quota_type": quota_type, "mode": modes[name], "bound": bound, "is_at_bound": False, **idle}
-        for name, quota_type in bounds.keys() - {(row["tenant"], row["quota_type"]) for row in found}
-        for bound in [bounds[name, quota_type]]
-    ]
-    for row in found:
-        row["standing"] = standing(row["share"], row["mode"])
-    return sorted(found, key=lambda row: (-row["share"], row["tenant"], row["quota_type"], row["broker_id"]))
+    """Rows of `Rates.tenants` with their standing, and then the tenants without usage."""
+    idle = {"broker_id": "", "used": 0.0, "share": 0.0, "members": 0, "held": 0, "tenant_level": None}
+    found = [dict(row) for row in uses]
+    modes, used = {one.name: one.mode for one in tenants}, {(row["tenant"], row["quota_type"]) for row in found}
+    for (name, quota_type), bound in sorted(bounds_of(tenants).items()):
+        if (name, quota_type) not in used:
+            of_tenant = {"tenant": name, "quota_type": quota_type, "mode": modes[name], "bound": bound}
+            found.append({**idle, **of_tenant, "is_at_bound": False})
+    return [{**row, "standing": standing(row["share"], row["mode"])} for row in found]
 
 
 def tenant_row(row: Mapping[str, Any], members: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

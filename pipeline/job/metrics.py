@@ -26,7 +26,7 @@ from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.shapes import CLIENTS
 from pipeline.web import ReadAtScrape, new_registry
 from quota.entity import QUOTA_TYPES
-from quota.tenants import Tenant
+from quota.tenants import Tenant, bounds_of
 from schemas.throttle_record import Target, Verb, verb_of
 
 # The clocks of brokers, by the append times of messages: a partition's leader stamps them with its own clock. No event
@@ -303,7 +303,7 @@ def tenant_series(rates: pa.Table | None, tenants: Sequence[Tenant]) -> Iterable
     whole = GaugeMetricFamily("kquota_tenant_bound", "Its bound, in the unit of its rate.", labels=_TENANT_LABELS)
     what = "How many times its own bound a member may use now; no sample while all that is wanted fits."
     level = GaugeMetricFamily("kquota_tenant_level", what, labels=_TENANT_LABELS)
-    bounds = {(one.name, name): of for one in tenants for name, of in zip(QUOTA_TYPES, one.bounds, strict=True) if of}
+    bounds = bounds_of(tenants)
     rows = [] if rates is None or not bounds else _of_tenants(rates)
     known = [(row, bound) for row in rows if (bound := bounds.get((row["tenant"], row["quota_type"]))) is not None]
     known.sort(key=lambda one: -one[0]["observed_sum"] / one[1])

@@ -276,7 +276,7 @@ class JobStatus:
         one_by_one: The users whose clients are held one by one: see `quota.resolution.held_one_by_one`.
         nearest: Of `Rates.nearest` the first one that is enforced, else the first one; None without rates.
         rates_at_ms: The instant of these rates, in event time; 0 before the first.
-        tenants: How many tenants there are; `full_tenants` are the names of those whose members want more than C.
+        tenants: How many tenants there are; `full_tenants` are the names of those at their bound.
         bootstrap_servers: Of the cluster; None if the settings do not name it.
     """
 
@@ -327,7 +327,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     )
     tenants = QuotaSource(table).pin().tenants
     nearest, rates_at_ms, full = read_rates(
-        root, lambda rates: (rates.nearest(1), rates.as_of_ms, rates.full_tenants() if tenants else [])
+        root, lambda rates: (rates.nearest(1), rates.as_of_ms, rates.tenants(tenants) if tenants else [])
     )
     return JobStatus(
         job=settings.job,
@@ -346,7 +346,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         nearest=next((row for row in nearest if row["mode"] == "enforce"), next(iter(nearest), None)),
         rates_at_ms=rates_at_ms,
         tenants=len(tenants),
-        full_tenants=full,
+        full_tenants=sorted({row["tenant"] for row in full if row["is_at_bound"] and row["mode"] == "enforce"}),
         bootstrap_servers=settings.kafka.bootstrap_servers,
         tables=full_address(root),
     )

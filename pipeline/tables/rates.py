@@ -1,6 +1,6 @@
 """Reads the table `rates`: how near every sensor is to its bound. It is the one source of that for all who ask."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -9,6 +9,7 @@ from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import Condition, TableUnreadable, parse_commit_note, table_uri
 from pipeline.tables.queries import Row, StoredTable, predicates, rows_of
 from quota.broker_levels.entries import EntryKey, MemberRate
+from quota.tenants import DEMAND_SHARE, Tenant, bounds_of
 
 NEAR: Final = 0.8
 """From this part of its bound on a rate is near it."""
@@ -79,20 +80,23 @@ class Rates:
         rows = self._with_clients(f"SELECT * FROM ({ranked}) WHERE rank = 1")  # noqa: S608 - ours
         return {(row["entity_user"], row["entity_client_id"], row["quota_type"]): row for row in rows}
 
-    def tenants(self) -> list[Row]:
-        """What the members of each tenant use together, by `_OF_TENANT`.
+    def tenants(self, tenants: Sequence[Tenant]) -> list[Row]:
+        """What the members of each of these tenants use together, by `_OF_TENANT`, the fullest first.
 
-        Each has `used`, `members` (how many have usage), `held` (how many of them are held) and `tenant_level`.
+        Each has `used`, its `bound` C, their ratio `share`, `members` (how many have usage), `held` (how many of them
+        are held), `tenant_level`, and `is_at_bound`: whether its members would together use more.
         """
         of_tenant = ", ".join(_OF_TENANT)
         counts = "count(*) AS members, count(held_until_ms) AS held"
         figures = f"sum(observed) AS used, {counts}, max(tenant_level) AS tenant_level"
-        return self.rows(f"SELECT {of_tenant}, {figures} FROM source WHERE {_MEMBERS} GROUP BY {of_tenant}")  # noqa: S608 - ours
-
-    def full_tenants(self) -> list[str]:
-        """The names of the tenants whose members together want more than C, of a quota type or of several."""
-        full = f"SELECT DISTINCT tenant FROM source WHERE {_MEMBERS} AND mode = 'enforce' AND tenant_level IS NOT NULL"  # noqa: S608 - ours
-        return sorted(row["tenant"] for row in self.rows(full))
+        rows = self.rows(f"SELECT {of_tenant}, {figures} FROM source WHERE {_MEMBERS} GROUP BY {of_tenant}")  # noqa: S608 - ours
+        bounds = bounds_of(tenants)
+        found = [row for row in rows if (row["tenant"], row["quota_type"]) in bounds]
+        for row in found:
+            row["bound"] = bounds[row["tenant"], row["quota_type"]]
+            row["share"] = row["used"] / row["bound"]
+            row["is_at_bound"] = row["tenant_level"] is not None or row["share"] >= DEMAND_SHARE
+        return sorted(found, key=lambda row: (-row["share"], row["tenant"], row["quota_type"], row["broker_id"]))
 
     def members(self, tenants: Collection[str], limit: int) -> list[Row]:
         """The members of some tenants, by `_OF_TENANT` at most so many: those that use the most."""

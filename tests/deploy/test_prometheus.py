@@ -111,7 +111,7 @@ def served_job(folder: Path) -> Iterator[int]:
     job.listeners = JobMetrics(registry, SystemClock()).listeners
     root = job.settings.tables.root
     create_missing(root, [TABLES["tenants"]])
-    tenant = new_tenant("data") | {"user_patterns": (OFFENDER[0],), "producer_byte_rate": 1_000.0}
+    tenant = new_tenant("data") | {"user_patterns": (OFFENDER[0], "guest"), "producer_byte_rate": 1_000.0}
     TenantTable(root).commit(lambda _: [tenant], local_audit("at its bound"))
     job.start()
     throttle_one(job)
@@ -119,6 +119,8 @@ def served_job(folder: Path) -> Iterator[int]:
     job.step()
     job.clock.advance(20_000)
     job.step()  # looks, and renews
+    event = {"event_time_ms": job.clock.wall_ms, "user": "guest", "client_id": "app", "produced_bytes": 500}
+    job.send(json.dumps(event).encode())
     throttle_one(job)
     throttle_one(job)  # after 6 batches the clocks are known
     with metrics_endpoint(ANY_PORT, registry) as port:
