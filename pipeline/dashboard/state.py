@@ -240,7 +240,10 @@ _RECORD: Final = ("cause", "throttled_until_ms", "decision_id", "quota_version")
 def throttled_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """Who is held, a client or a user: by what, since when and until when, whose, and at which level."""
     return {
-        **picked(row, (*_CLIENT, *_RECORD, "except_client_ids", "since_ms", "records", "most_used", "level", "owner")),
+        **picked(
+            row,
+            (*_CLIENT, *_RECORD, "except_client_ids", "since_ms", "records", "most_used", "level", "owner", "tenant"),
+        ),
         "owed_until_ms": max(written_ms(row) + row["owed_ms"], row["throttled_until_ms"]),
     }
 

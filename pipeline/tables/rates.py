@@ -28,7 +28,7 @@ _ENTITY: Final = {
 """The row of `quotas` that a sensor is under."""
 _OF_TENANT: Final = ("tenant", "quota_type", "broker_id", "mode")
 _OF_MEMBER: Final = ("sensor_user", "sensor_client_id", "level", "observed", "bound", "own_bound", "held_until_ms")
-_MEMBERS: Final = "clients IS NOT NULL AND tenant IS NOT NULL"
+_ARE_MEMBERS: Final = "clients IS NOT NULL AND tenant IS NOT NULL"
 
 
 class Rates:
@@ -89,7 +89,7 @@ class Rates:
         of_tenant = ", ".join(_OF_TENANT)
         counts = "count(*) AS members, count(held_until_ms) AS held"
         figures = f"sum(observed) AS used, {counts}, max(tenant_level) AS tenant_level"
-        rows = self.rows(f"SELECT {of_tenant}, {figures} FROM source WHERE {_MEMBERS} GROUP BY {of_tenant}")  # noqa: S608 - ours
+        rows = self.rows(f"SELECT {of_tenant}, {figures} FROM source WHERE {_ARE_MEMBERS} GROUP BY {of_tenant}")  # noqa: S608 - ours
         bounds = bounds_of(tenants)
         found = [row for row in rows if (row["tenant"], row["quota_type"]) in bounds]
         for row in found:
@@ -104,7 +104,7 @@ class Rates:
         ranked = f"row_number() OVER (PARTITION BY {', '.join(_OF_TENANT)} ORDER BY observed DESC) AS place"
         return self.rows(
             f"SELECT * FROM (SELECT {', '.join((*_OF_TENANT, *_OF_MEMBER))}, {ranked} "  # noqa: S608 - quoted by us
-            f"FROM source WHERE {_MEMBERS} AND {named}) WHERE place <= {limit} ORDER BY place"
+            f"FROM source WHERE {_ARE_MEMBERS} AND {named}) WHERE place <= {limit} ORDER BY place"
         )
 
     def counts(self) -> Row:

@@ -114,7 +114,7 @@ function heldRow(row) {
   return h('li', { class: 'held', 'data-key': targetKey(row), 'data-testid': 'throttled-row' },
     h('div', { class: 'who' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true, 'data-testid': 'client-link' }, nameOf(row.user, row.client_id)),
       row.client_id === null ? h('small', {}, `all client-ids${row.except_client_ids.length ? `, but ${row.except_client_ids.join(', ')}` : ''}`) : null,
-      h('small', {}, ownerText(row.owner), row.broker_id ? ` · broker ${row.broker_id}` : '')),
+      h('small', {}, ownerText(row.owner), row.tenant ? ` · tenant ${row.tenant}` : '', row.broker_id ? ` · broker ${row.broker_id}` : '')),
     h('div', { class: 'over' }, h('span', { class: 'chip' }, TYPES[row.quota_type]),
       h('span', { class: 'num', title: `O ${rate(row.quota_type, row.observed)}, T ${rate(row.quota_type, row.bound)}` }, h('b', {}, observed), bound ? ` of ${bound}` : ''),
       isPaying ? h('small', {}, 'pays back its debt') : null, row.most_used > 1 ? h('small', {}, `${times(row.most_used)} its bound${row.most_used * row.bound > row.observed * 1.05 ? ' at most' : ''}`) : null),
