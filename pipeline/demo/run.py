@@ -83,7 +83,7 @@ def make_tables(settings: Settings) -> None:
         raise TableOfAnotherBuild(exc.table, exc.lacking, fix) from exc
     if "quotas" in created:
         QuotaTable(settings.tables.root).commit(lambda _: list(DEMO_QUOTAS), local_audit("the demo's quotas"))
-        tenant = new_tenant(DEMO_TENANT["tenant"]) | DEMO_TENANT
+        tenant = {**new_tenant(DEMO_TENANT["tenant"]), **DEMO_TENANT}
         TenantTable(settings.tables.root).commit(lambda _: [tenant], local_audit("the demo's tenant"))
 
 

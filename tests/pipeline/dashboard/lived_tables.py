@@ -63,7 +63,7 @@ class LivedTables:
         self.edit(quotas, "who may use what", without=[("<default>", "")])
         if tenants:
             create_missing(self.root, [TABLES["tenants"]])
-            rows = [new_tenant(row["tenant"]) | row for row in tenants]
+            rows = [{**new_tenant(row["tenant"]), **row} for row in tenants]
             TenantTable(self.root).commit(lambda _: rows, EditAudit("ada", "console", "0", "who shares what"))
         self.senders = list(senders)
         self._seconds = 0.0
