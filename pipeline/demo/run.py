@@ -40,8 +40,8 @@ from pipeline.settings.model import Settings
 from pipeline.stream.session import SparkStarter
 from pipeline.tables.layout import create_tables
 from pipeline.tables.port import TableOfAnotherBuild
-from pipeline.tables.quotas.table import QuotaTable, local_audit
-from pipeline.tables.quotas.tenants import TenantTable, new_tenant
+from pipeline.tables.quotas.table import QuotaTable, TenantTable, local_audit
+from pipeline.tables.quotas.tenants import new_tenant
 
 # Before the job starts: the cluster, settings, topics, tables, quotas.
 

@@ -23,8 +23,8 @@ from pipeline.meter.usage_topic import UsagePublisher
 from pipeline.process import free_ports
 from pipeline.settings.model import MetricsSettings
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.table import local_audit
-from pipeline.tables.quotas.tenants import TenantTable, new_tenant
+from pipeline.tables.quotas.table import TenantTable, local_audit
+from pipeline.tables.quotas.tenants import new_tenant
 from pipeline.web import ReadAtScrape, metrics_endpoint, new_registry
 from quota.broker_levels.sync import BrokerSync
 from tests.deploy.commands import DEPLOY, of_the_system, run, serving

@@ -10,8 +10,8 @@ from pipeline.settings.model import EngineSettings, Settings, StreamSettings
 from pipeline.stream.job_tables import RollUps
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
-from pipeline.tables.quotas.tenants import TenantTable, new_tenant
+from pipeline.tables.quotas.table import EditAudit, QuotaTable, TenantTable
+from pipeline.tables.quotas.tenants import new_tenant
 from schemas.throttle_record import ThrottleRecord
 from tests.faults.hand_job import HandJob
 

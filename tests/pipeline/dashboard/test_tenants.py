@@ -11,7 +11,7 @@ from pipeline.job.status import status_of
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.port import table_uri
 from pipeline.tables.queries import read_table
-from pipeline.tables.quotas.tenants import TenantTable
+from pipeline.tables.quotas.table import TenantTable
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.dashboard.shop import START_MS, quota, reader_of
