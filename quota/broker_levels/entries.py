@@ -238,6 +238,11 @@ class MemberBounds:
                 self._followed[key] = last
         return changed
 
+    @property
+    def moved(self) -> dict[EntryKey, float]:
+        """The T that are not those of the table now."""
+        return {key: one.bound for key, one in self._followed.items() if one.bound != one.own_bound}
+
     def applied(self, entry: BrokerEntry) -> BrokerEntry:
         """An entry of a row, with the T that it has now."""
         return replace(entry, bound=self._followed[entry.key].bound) if self.moves(entry.key, entry.bound) else entry
@@ -246,6 +251,12 @@ class MemberBounds:
         """Whether T of a row with this T in the table is a member's that moves."""
         followed = self._followed.get(key)
         return followed is not None and followed.own_bound == own_bound
+
+
+def needs_entry(rate: MemberRate) -> bool:
+    """Whether a member under the row of a default needs an entry of its own."""
+    borrows = rate.bound >= rate.own_bound * (1 + _STEP) and rate.observed >= rate.own_bound * _BORROWS_FROM
+    return borrows or rate.bound <= rate.own_bound * (1 - _STEP)
 
 
 def _wanted(rate: MemberRate, bound: float, last: _Followed) -> float:

@@ -15,7 +15,7 @@ How it is used, each period of a second:
    again, and `observe` finds out whether it got there.
 """
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -35,6 +35,7 @@ from quota.broker_levels.entries import (
     Refusal,
     as_brokers_take,
     broker_entries,
+    needs_entry,
 )
 from quota.broker_levels.levels import NEVER_MS, EntityLevels, LevelMove
 from quota.broker_levels.metering import metering_entries
@@ -73,7 +74,7 @@ class BrokerSync:
         self._broker_ids: tuple[str, ...] = ()
         self._holdings, self._retries = BrokerHoldings(adopt), WriteRetries()
         self._grants = OwnGrants(own_entries_per_user)
-        self._members, self._own_bounds = MemberBounds(), dict[EntryKey, float]()
+        self._members, self._own_bounds, self._asking = MemberBounds(), dict[EntryKey, float](), list[EntryKey]()
         self._snapshot: QuotaSnapshot | None = None
         self._mirror = self._is_observed = self._is_compared = False
         self._at_ms = self._ahead_ms = 0
@@ -133,10 +134,19 @@ class BrokerSync:
     def follow_members(self, rates: Mapping[EntryKey, MemberRate], now_ms: int) -> None:
         """Let T of rows be what members of tenants may use now, as `MemberBounds` does it; no rate = T of the table.
 
-        A row of a default stays at its T, and so does every row of a mirror.
+        A member under the row of a default gets an entry of its own, if it may have one (`OwnGrants`), while that is
+        not T. In a mirror every row stays at its T.
         """
+        own_bounds = self._own_bounds
+        of_defaults = [] if self._mirror else [key for key in rates if key not in own_bounds]
+        self._asking = [key for key in of_defaults if needs_entry(rates[key])]
+        self._grants.ask(self._asking)
+        granted = {key: entry.bound for key, entry in self._grants.granted.items()}
         written_for = {key: self._holdings.owned[key].bound for key in rates if key in self._holdings.owned}
-        changed = self._members.follow(rates, self._own_bounds, written_for, now_ms)
+        before = self._members.moved.keys() - own_bounds.keys()
+        changed = self._members.follow(rates, ChainMap(own_bounds, granted), written_for, now_ms)
+        if self._members.moved.keys() - own_bounds.keys() != before:
+            self._is_compared = False
         if not self._is_compared or not changed:
             return  # `_compare` takes them up
         wanted = self._holdings.wanted
@@ -227,7 +237,13 @@ class BrokerSync:
         if not self._mirror:
             had = {key: one for key, one in holdings.owned.items() if one.kind is EntryKind.OWN and key not in entries}
             self._grants.ask(sorted(had, key=lambda key: -(had[key].over_at_ms or 0)))
-        wanted = {**self._metering(entries), **self._grants.granted, **entries}
+        granted = self._grants.granted
+        of_members = {
+            key: BrokerEntry(key, bound, EntryKind.LEVEL)
+            for key, bound in self._members.moved.items()
+            if key in granted
+        }
+        wanted = {**self._metering(entries), **granted, **of_members, **entries}
         keys = dict.fromkeys(chain(entries, wanted, holdings.wanted, holdings.owned, holdings.due, holdings.drifts))
         holdings.wanted = wanted
         for name, levels in self._levels.items():
@@ -260,11 +276,12 @@ class BrokerSync:
         """Answer the sensors of defaults that ask for an entry, and give up those that need theirs no longer."""
         asking = sorted((-move.passing / move.bound, move.key) for move in moves if _asks_for_entry(move))
         grants, before = self._grants, set(self._grants.granted)
-        grants.ask(key for _, key in asking)
+        grants.ask([*(key for _, key in asking), *self._asking])
         for levels in self._levels.values():
             grants.forget(levels.no_longer_needed(self._at_ms))
         asked = (*grants.granted, *grants.refused)
-        grants.forget([key for key in asked if key not in self._levels[key.quota_type]])
+        members = set(self._asking)
+        grants.forget([key for key in asked if key not in self._levels[key.quota_type] and key not in members])
         changed = sorted(before ^ set(grants.granted))
         for key in changed:
             if key in grants.granted:
@@ -306,8 +323,9 @@ class BrokerSync:
     def _cause(self, move: LevelMove) -> str:
         if not move.is_edited:
             return move.cause.name.lower()
-        own = self._own_bounds.get(move.key)
-        return MEMBER if own is not None and self._members.moves(move.key, own) else EDITED
+        granted = self._grants.granted.get(move.key)
+        own = self._own_bounds.get(move.key, 0.0 if granted is None else granted.bound)
+        return MEMBER if self._members.moves(move.key, own) else EDITED
 
 
 def _asks_for_entry(move: LevelMove) -> bool:

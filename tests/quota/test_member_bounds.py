@@ -14,7 +14,7 @@ from quota.broker_levels.entries import EntryKey, MemberBounds, MemberRate
 from quota.broker_levels.writes import Change
 from quota.tenants import DEMAND_SHARE, bounds_in_force, levels, moved
 from tests.quota.factories import quota_row
-from tests.quota.synced import CONSUMER, Synced, key_of
+from tests.quota.synced import CONSUMER, D, Synced, key_of
 
 ALICE: Final = key_of("alice")
 T: Final = 100.0
@@ -129,6 +129,49 @@ def test_an_edit_of_t_counts_at_once_and_the_rates_of_the_old_t_no_longer() -> N
     synced.load(quota_row("alice", producer_byte_rate=50.0, consumer_byte_rate=T))
     follow(synced, rates)
     assert synced.period() == [("alice", 300.0, 50.0, "edited")]
+
+
+def test_a_member_under_a_default_has_an_entry_of_its_own_while_it_may_use_more_or_less_than_t() -> None:
+    synced = Synced(quota_row(D, producer_byte_rate=T))
+    synced.use(1, {"alice": (30, 30), "bob": (30, 30)})
+    follow(synced, lent(97.0))
+    assert synced.period() == [], "T is near enough"
+    follow(synced, lent(300.0, observed=40.0))
+    assert synced.period() == [], "who does not use it needs no entry"
+    follow(synced, lent(60.0))
+    assert synced.period() == [("alice", None, 60.0, "added")]
+    follow(synced, lent(45.0))
+    assert synced.period() == [("alice", 60.0, 45.0, "member")]
+    synced.now_ms += 10_000
+    follow(synced, {})
+    assert synced.period() == [("alice", 45.0, T, "member")]
+    assert synced.rest() == [("alice", T, None, "removed")]
+    assert synced.ledger.held == {key_of(D): T}
+    follow(synced, lent(300.0))
+    assert synced.period() == [("alice", None, 300.0, "added")]
+    synced.load(quota_row(D, producer_byte_rate=T), mirror=True)
+    follow(synced, lent(300.0))
+    assert synced.period() == [("alice", 300.0, None, "removed")], "a mirror has no entries of its own"
+
+
+def test_a_members_entry_that_would_change_the_quota_of_others_is_refused_and_told() -> None:
+    synced = Synced(quota_row(D, producer_byte_rate=T), quota_row(D, "etl", producer_byte_rate=5.0))
+    synced.use(1, {"alice": (30, 30)})
+    for _ in range(3):
+        follow(synced, lent(60.0))
+        assert synced.period() == []
+        assert [(one.key, one.by) for one in synced.sync.refused] == [(ALICE, "resolution")]
+
+
+def test_members_under_a_default_have_as_many_entries_as_a_user_may_have() -> None:
+    synced = Synced(quota_row("alice", D, producer_byte_rate=T), own_entries_per_user=2)
+    synced.use(1, {"alice/1": (30, 30), "alice/2": (30, 30), "alice/3": (30, 30)})
+    rates = {key_of("alice", str(number)): MemberRate(60.0, T, T) for number in (1, 2, 3)}
+    follow(synced, {**rates, key_of("alice", "1"): MemberRate(T, T, T)})
+    assert [change.key.client_id for change in synced.pass_time(1_000)[0]] == ["2", "3"], "the first needs none"
+    follow(synced, rates)
+    assert synced.pass_time(1_000)[0] == []
+    assert synced.sync.left_out == {"alice": 1}
 
 
 Demand = Callable[[int], Mapping[str, float]]
