@@ -25,7 +25,7 @@ from quota.units import age_text, rate_text, rounded_up
 _SENSOR: Final = ("quota_type", "sensor_user", "sensor_client_id")
 OF_TENANT: Final = ("tenant", "tenant_level", "own_bound")
 """What rows about a sensor say of its tenant."""
-_COMPARED: Final = ("level", "bound", "mode")
+_COMPARED: Final = ("level", "bound", "mode", "tenant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _levels(
 
 
 def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnapshot) -> list[dict[str, Any]]:
-    """The clients (user, client_id) and types that get another level, bound or mode under other quotas, in their order.
+    """The clients (user, client_id) and types that get another level, bound, mode or tenant, in their order.
 
     With the prefixes old_ and new_ the rows have these as `QuotaEngine.resolve` has them.
     """
@@ -187,10 +187,10 @@ def standing_changes(clients: pa.Table, before: QuotaSnapshot, after: QuotaSnaps
     return [
         {
             **{name: was[name] for name in ("user", "client_id", "quota_type")},
-            **{f"{age}_{name}": row[name] for name in _COMPARED for age, row in (("old", was), ("new", now))},
+            **{f"{age}_{name}": row.get(name) for name in _COMPARED for age, row in (("old", was), ("new", now))},
         }
         for was, now in zip(old, new, strict=True)
-        if any(was[name] != now[name] for name in _COMPARED)
+        if any(was.get(name) != now.get(name) for name in _COMPARED)
     ]
 
 
@@ -263,6 +263,17 @@ def name_warnings(entity: tuple[str, str], clients: Iterable[tuple[str, str]]) -
             alike = get_close_matches(name, names, n=1)
             found.append(f"{word} '{name}' was never seen" + (f"; did you mean {alike[0]}?" if alike else ""))
     return found
+
+
+def pattern_warnings(pattern: tuple[str, str], clients: Iterable[tuple[str, str]]) -> list[str]:
+    """The same of a pattern of a tenant: of users, or of client-ids; the other one is empty."""
+    place = 0 if pattern[0] else 1
+    text, seen = pattern[place], list(clients)
+    if not text.endswith("*"):
+        return name_warnings(pattern, seen)
+    if not seen or any(client[place].startswith(text[:-1]) for client in seen):
+        return []
+    return [f"{('user', 'client-id')[place]} pattern {text} matches no name that was seen"]
 
 
 def _is_lower(old: float | None, new: float | None) -> bool:

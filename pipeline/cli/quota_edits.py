@@ -63,11 +63,8 @@ Rows = Sequence[Mapping[str, Any]]
 Change = Callable[[Sequence[dict[str, Any]]], Rows]
 """An edit, as a function from the old rows of `quotas` to the new ones."""
 
-_MOVED: Final = Layout(
-    ("client", "type", "old", "new", "old_mode", "new_mode", "old_level", "new_level"),
-    dropped_first=("old_level", "new_level", "old_mode", "new_mode"),
-    texts=("old", "new"),
-)
+_MOVED: Final = ("client", "type", "old", "new", "old_mode", "new_mode", "old_level", "new_level")
+_MOVED_TENANTS: Final = ("old_tenant", "new_tenant")
 _ALIKE: Final = 5
 
 Reason = Annotated[str, typer.Option(help="Why; stored with the edit.")]
@@ -118,31 +115,29 @@ class Edit(NamedTuple):
     def show(self, edits: "Sequence[TableEdit[Any]]") -> None:
         """Print every value that edits change, and of a dry run the live clients that get another level or bound."""
         output = "table" if self.output == "kafka" else self.output
-        settings = self.source.settings() if self.dry_run else None
-        impacts = [_impact(edit, settings) for edit in edits]
+        clients, warnings = _impact(edits, self.source.settings()) if self.dry_run else ([], [])
+        of_patterns = [text for edit in edits for text in _pattern_warnings(edit)]
         if not is_table(output):
-            documents = [self._document(*pair) for pair in zip(edits, impacts, strict=True)]
+            documents = [self._document(edit) for edit in edits]
+            of_clients = {"clients": clients, "warnings": [*_pattern_warnings(edits[0]), *warnings]}
             others = {edit.before.kind.table: one for edit, one in zip(edits[1:], documents[1:], strict=True)}
-            print_rows([], output, document=documents[0] | others)
+            print_rows([], output, document=documents[0] | (of_clients if self.dry_run else {}) | others)
         else:
             print_rows([change_line(change) for edit in edits for change in _changes_of(edit)], output, CHANGES)
-            clients = [client for impact in impacts for client in impact.clients]
             if clients:
                 say("")
-                print_rows(clients, output, _MOVED, shown=_moved_line)
-            elif self.dry_run and edits[0].before.kind is QUOTA_ROWS:
+                print_rows(clients, output, _moved_layout(clients), shown=_moved_line)
+            elif self.dry_run:
                 remark("no live client changes its level or bound")
-            remark(*(f"warning: {text}" for impact in impacts for text in impact.warnings))
+            remark(*(f"warning: {text}" for text in (*of_patterns, *warnings)))
         self._remark_versions(edits)
 
-    def _document(self, edit: "TableEdit[Any]", impact: "_Impact") -> dict[str, Any]:
+    def _document(self, edit: "TableEdit[Any]") -> dict[str, Any]:
         """An edit for programs."""
         rows = [change.as_row() for change in _changes_of(edit)]
         versions = {"version": edit.version, "previous_version": edit.before.version}
-        document = {**versions, "dry_run": self.dry_run, "changes": rows}
-        if edit.before.kind is TENANT_ROWS:
-            return document | {"warnings": impact.warnings}
-        return document | ({"clients": impact.clients, "warnings": impact.warnings} if self.dry_run else {})
+        warnings = {"warnings": _pattern_warnings(edit)} if edit.before.kind is TENANT_ROWS else {}
+        return {**versions, "dry_run": self.dry_run, "changes": rows, **warnings}
 
     def _remark_versions(self, edits: "Iterable[TableEdit[Any]]") -> None:
         for edit in edits:
@@ -153,22 +148,14 @@ class Edit(NamedTuple):
 _UNCHANGED: Final = ", nothing to change"
 
 
-class _Impact(NamedTuple):
-    """What an edit does to the clients that were seen lately, and what to be warned of."""
-
-    clients: Sequence[Mapping[str, Any]]
-    warnings: Sequence[str]
-
-
-def _impact(edit: "TableEdit[Any]", settings: Settings | None) -> _Impact:
-    """`settings`: of a dry run of quotas; None = without the clients."""
-    if edit.before.kind is TENANT_ROWS:
-        return _Impact((), pattern_warnings(edit.before.rows, edit.rows))
-    if settings is None:
-        return _Impact((), ())
+def _impact(edits: "Sequence[TableEdit[Any]]", settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
     from pipeline.replay.what_if import impact_of
 
-    return _Impact(*impact_of(edit, settings))
+    return impact_of(edits, settings)
+
+
+def _pattern_warnings(edit: "TableEdit[Any]") -> list[str]:
+    return pattern_warnings(edit.before.rows, edit.rows) if edit.before.kind is TENANT_ROWS else []
 
 
 def _changes_of(edit: "TableEdit[Any]") -> "list[Difference]":
@@ -405,6 +392,13 @@ def _refuse_unknown(done: str, keys: Iterable[str], configs: Configs, mistakes: 
     if unknown := [key for key in keys if key not in configs.names]:
         names = f"Unexpected config names: {', '.join(unknown)}; known are {', '.join(configs.names)}"
         mistakes.add(f"Only quota configs can be {done} for '{configs.whose}'. {names}")
+
+
+def _moved_layout(clients: Sequence[Mapping[str, Any]]) -> Layout:
+    """With the tenants, if one of the clients has one."""
+    tenants = _MOVED_TENANTS if any(client[name] for client in clients for name in _MOVED_TENANTS) else ()
+    columns = (*_MOVED[:4], *tenants, *_MOVED[4:])
+    return Layout(columns, dropped_first=("old_level", "new_level", "old_mode", "new_mode"), texts=("old", "new"))
 
 
 def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:

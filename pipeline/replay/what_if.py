@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -21,15 +21,18 @@ from pipeline.replay.usage_batches import HeldSpans, HeldTimes, Outcome, ReplayR
 from pipeline.settings.model import Settings
 from pipeline.tables.port import table_uri
 from pipeline.tables.queries import StoredTable, live_clients, recent_usage, split_range
-from pipeline.tables.quotas.table import QuotaEdit
+from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.table import QuotaTable, TableEdit
+from pipeline.tables.quotas.tenants import TENANT_ROWS, new_patterns
 from pipeline.throttle.assembly import Rehearsal, new_engine
 from pipeline.throttle.shapes import Publications, int64s
 from quota.arrays import Ints
-from quota.effective import bound_warnings, name_warnings, standing_changes
+from quota.effective import bound_warnings, name_warnings, pattern_warnings, standing_changes
 from quota.entity import QUOTA_TYPES
 from quota.rates import is_on_windows
 from quota.replay import USAGE_COLUMNS
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import read_tenants
 from schemas.names import ClientKey
 from schemas.throttle_record import Target
 
@@ -365,22 +368,32 @@ def failures(conditions: Sequence[FailCondition], totals: Totals) -> list[str]:
 # What an edit of quotas would do to the clients that were seen lately.
 
 
-def impact_of(edit: QuotaEdit, settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
-    """The live clients that an edit moves, as of `standing_changes`, and a sentence for each thing to be warned of."""
+def impact_of(edits: Sequence[TableEdit[Any]], settings: Settings) -> tuple[list[dict[str, Any]], list[str]]:
+    """The live clients that edits move, as of `standing_changes`, and a sentence for each thing to be warned of.
+
+    * `edits`: of the quotas, of the tenants, or of both; a table without one is as it is.
+    """
     root = settings.tables.root
     clients = live_clients(table_uri(root, "usage"))
     if not clients.num_rows:
         return [], []
-    before, after = (
-        QuotaSnapshot.from_rows(rows, version, mode="shadow" if edit.before.mode == "shadow" else "enforce")
-        for version, rows in enumerate((edit.before.rows, edit.rows))
-    )
+    stored, before = QuotaTable(root).read(), QuotaSource(QuotaTable(root)).pin()
+    mode: Literal["enforce", "shadow"] = "shadow" if stored.mode == "shadow" else "enforce"
+    after, new, patterns = before, list[tuple[str, str]](), list[tuple[str, str]]()
+    for edit in edits:
+        if edit.before.kind is TENANT_ROWS:
+            after = replace(after, tenants=read_tenants(edit.rows, edit.version, mode))
+            patterns += new_patterns(edit.before.rows, edit.rows)
+        else:
+            quotas = QuotaSnapshot.from_rows(edit.rows, edit.version, mode).quotas
+            old = {(quota.user, quota.client_id) for quota in before.quotas}
+            after = replace(after, quotas=quotas)
+            new += [entity for quota in quotas if (entity := (quota.user, quota.client_id)) not in old]
     moved = standing_changes(clients, before, after)
-    old = {(quota.user, quota.client_id) for quota in before.quotas}
-    new = [(quota.user, quota.client_id) for quota in after.quotas if (quota.user, quota.client_id) not in old]
-    seen = _seen(root, clients) if new else []
+    seen = _seen(root, clients) if new or patterns else []
     warnings = [text for entity in new for text in name_warnings(entity, seen)]
-    return moved, warnings + _stopped(moved, after, edit, settings)
+    warnings += [text for pattern in patterns for text in pattern_warnings(pattern, seen)]
+    return moved, warnings + _stopped(moved, after, stored.scope, settings)
 
 
 def _seen(root: str, live: Any) -> list[tuple[str, str]]:
@@ -392,12 +405,11 @@ def _seen(root: str, live: Any) -> list[tuple[str, str]]:
     return [(row["user"], row["client_id"]) for table in tables for row in table.to_pylist()]
 
 
-def _stopped(moved: Sequence[dict[str, Any]], after: QuotaSnapshot, edit: QuotaEdit, settings: Settings) -> list[str]:
+def _stopped(moved: Sequence[dict[str, Any]], after: QuotaSnapshot, scope: Any, settings: Settings) -> list[str]:
     """The clients that new bounds would stop, by what they used in the last minutes."""
     usage = recent_usage(table_uri(settings.tables.root, "usage"), (*USAGE_COLUMNS, "request_count")) if moved else None
     if usage is None or not is_on_windows(usage, settings.engine.sample_window_ms):
         return []  # the job had other sample windows a moment ago
-    scope: Any = edit.before.scope
     engine = new_engine(settings.engine, settings.scope or scope)
     engine.load_quotas(after)
     return bound_warnings(moved, usage.combine_chunks(), engine)

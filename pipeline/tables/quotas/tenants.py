@@ -139,23 +139,35 @@ def new_tenant(name: str) -> dict[str, Any]:
     return {**dict.fromkeys(TENANT_COLUMNS), **_UNSET, "tenant": name}
 
 
+def new_patterns(before: Iterable[QuotaValues], after: Iterable[QuotaValues]) -> list[tuple[str, str]]:
+    """The patterns that an edit adds: each as one of users and one of client-ids, of which one is empty."""
+    old = {row["tenant"]: row for row in before}
+    return [
+        (pattern, "") if column == USERS else ("", pattern)
+        for row in after
+        for column in PATTERNS
+        for pattern in row[column]
+        if pattern not in old.get(row["tenant"], {}).get(column, ())
+    ]
+
+
 def pattern_warnings(before: Iterable[QuotaValues], after: Iterable[QuotaValues]) -> list[str]:
     """What to know of the patterns that an edit adds, a sentence each."""
     old = {row["tenant"]: row for row in before}
     found = []
     for row in after:
-        name, was = row["tenant"], old.get(row["tenant"], {})
-        new = {column: [one for one in row[column] if one not in was.get(column, ())] for column in PATTERNS}
+        name = _label(row["tenant"])
+        new = new_patterns([one for one in [old.get(row["tenant"])] if one], [row])
         found += [
-            f"{_label(name)}: {part} pattern * matches every {part}, so all clients are members that no more "
-            "specific pattern puts into another tenant"
-            for column, part in PATTERNS.items()
-            if "*" in new[column]
+            f"{name}: {part} pattern * matches every {part}, so all clients are members that no more specific pattern "
+            "puts into another tenant"
+            for part, pattern in zip(PATTERNS.values(), (("*", ""), ("", "*")), strict=True)
+            if pattern in new
         ]
-        if new[CLIENT_IDS]:
+        if client_ids := [client_id for _, client_id in new if client_id]:
             found.append(
-                f"{_label(name)}: client-id pattern {', '.join(new[CLIENT_IDS])} matches pairs and clients without a "
-                "quota, never the quota of a user alone: that needs a pattern of the user"
+                f"{name}: client-id pattern {', '.join(client_ids)} matches pairs and clients without a quota, never "
+                "the quota of a user alone: that needs a pattern of the user"
             )
     return found
 

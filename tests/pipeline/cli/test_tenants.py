@@ -9,6 +9,7 @@ from filelock import FileLock
 
 from pipeline.tables.quotas.table import EditedTable, TenantTable
 from tests.pipeline.cli.running import Answer, kquota, new_tables
+from tests.pipeline.cli.test_quota_edits import NEWEST_MS, use
 from tests.pipeline.tables.factories import tenant
 from tests.pipeline.tables.quotas.test_source import write_past_us
 
@@ -121,12 +122,22 @@ def test_a_dry_run_writes_nothing_and_another_version_ends_with_4(root: str) -> 
     planned = alter(root, "team-a", "--add-config", "ceiling=2", "--dry-run", "-o", "json")
     document = json.loads(planned.stdout)
     change = {"action": "alter", "tenant": "team-a", "column": "ceiling", "old": 3.0, "new": 2.0}
-    same = {"version": 2, "previous_version": 2, "dry_run": True, "warnings": []}
+    same = {"version": 2, "previous_version": 2, "dry_run": True, "clients": [], "warnings": []}
     assert document == {**same, "changes": [change]}
     assert "tenants v2, dry run, nothing was written" in planned.stderr
     late = alter(root, "team-a", "--add-config", "ceiling=2", "--if-version", "1")
     assert (late.exit_code, "kquota tenants diff 1 2" in late.stderr) == (4, True)
     assert described(root) == [TEAM_A]
+
+
+def test_a_dry_run_warns_of_patterns_that_match_no_name_that_was_seen(root: str) -> None:
+    use(root, "bob", "web", NEWEST_MS)
+    words = ("--add-user", "bob", "--add-user", "bop", "--add-user", "bo*", "--add-client-id", "x-*", "--dry-run")
+    told = alter(root, "team-a", *words).stderr
+    assert "warning: user 'bop' was never seen; did you mean bob?\n" in told
+    assert "warning: client-id pattern x-* matches no name that was seen\n" in told
+    assert "'bob' was" not in told
+    assert "bo*" not in told
 
 
 def test_history_diff_and_rollback_are_those_of_the_quotas(root: str) -> None:
