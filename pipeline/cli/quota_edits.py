@@ -64,7 +64,6 @@ Change = Callable[[Sequence[dict[str, Any]]], Rows]
 """An edit, as a function from the old rows of `quotas` to the new ones."""
 
 _MOVED: Final = ("client", "type", "old", "new", "old_mode", "new_mode", "old_level", "new_level")
-_MOVED_TENANTS: Final = ("old_tenant", "new_tenant")
 _ALIKE: Final = 5
 
 Reason = Annotated[str, typer.Option(help="Why; stored with the edit.")]
@@ -396,8 +395,8 @@ def _refuse_unknown(done: str, keys: Iterable[str], configs: Configs, mistakes: 
 
 def _moved_layout(clients: Sequence[Mapping[str, Any]]) -> Layout:
     """With the tenants, if one of the clients has one."""
-    tenants = _MOVED_TENANTS if any(client[name] for client in clients for name in _MOVED_TENANTS) else ()
-    columns = (*_MOVED[:4], *tenants, *_MOVED[4:])
+    tenant = ("tenant",) if any(client[name] for client in clients for name in ("old_tenant", "new_tenant")) else ()
+    columns = (*_MOVED[:4], *tenant, *_MOVED[4:])
     return Layout(columns, dropped_first=("old_level", "new_level", "old_mode", "new_mode"), texts=("old", "new"))
 
 
@@ -407,7 +406,16 @@ def _moved_line(client: Mapping[str, Any]) -> dict[str, Any]:
     quota_type = client["quota_type"]
     old, new = (shown(quota_type, client[name]) or "none" for name in ("old_bound", "new_bound"))
     who = f"{client['user']}/{client['client_id']}"
-    return {**client, "client": who, "type": quota_type.partition("_")[0], "old": old, "new": f"→ {new}"}
+    was, now = (client[name] or "none" for name in ("old_tenant", "new_tenant"))
+    tenant = now if was == now else f"{was} → {now}"
+    return {
+        **client,
+        "tenant": tenant,
+        "client": who,
+        "type": quota_type.partition("_")[0],
+        "old": old,
+        "new": f"→ {new}",
+    }
 
 
 _DIFFERENT: Final = 1

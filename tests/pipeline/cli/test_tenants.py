@@ -140,6 +140,27 @@ def test_a_dry_run_warns_of_patterns_that_match_no_name_that_was_seen(root: str)
     assert "bo*" not in told
 
 
+def test_a_dry_run_names_the_live_clients_that_come_into_a_tenant_or_leave_it(root: str) -> None:
+    for user, client_id in (("alice", "web"), ("bob", "web")):
+        use(root, user, client_id, NEWEST_MS)
+    kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=4MB/s", "--tables", root)
+    words = ("--remove-user", "alice", "--add-user", "bob", "--dry-run")
+    document = json.loads(alter(root, "team-a", *words, "-o", "json").stdout)
+    moved = [
+        tuple(client[name] for name in ("user", "old_tenant", "new_tenant", "new_level"))
+        for client in document["clients"]
+    ]
+    assert moved == [("alice", "team-a", None, 3), ("bob", None, "team-a", 9)]
+    shown = alter(root, "team-a", *words).stdout
+    header, alice, bob = shown.partition("\n\n")[2].splitlines()
+    assert header.split() == ["client", "type", "old", "new", "tenant"]
+    assert alice.endswith("→ 4000000 (4.0 MB/s)  team-a → none")
+    assert bob.endswith("none                  → 6000000 (6.0 MB/s)  none → team-a")
+    applied = kquota("quotas", "apply", "-f", "-", "--dry-run", "-o", "json", "--tables", root, stdin=FILE)
+    after = {client["user"]: client["new_tenant"] for client in json.loads(applied.stdout)["clients"]}
+    assert after == {"alice": None, "bob": "team-b"}, "both tables count together"
+
+
 def test_history_diff_and_rollback_are_those_of_the_quotas(root: str) -> None:
     alter(root, "team-a", "--add-config", "ceiling=2", "--reason", "less")
     less, first, *_ = json.loads(tenants(root, "history", "-o", "json").stdout)

@@ -65,7 +65,7 @@ class KeptJob:
         newest_ms = max((row["last_event_ms"] for row in rows), default=0)
         snapshot = self.quotas.pin()
         at_ms = max(newest_ms, self._decider.last.evaluated_at_ms)
-        evaluation = Evaluation(QUERY, self.batch_id, at_ms, *snapshot.versions)
+        evaluation = Evaluation(QUERY, self.batch_id, at_ms, -1).under(*snapshot.versions)
         usage = table(rows)
         self._tables.sensor_state.write_if_due(self._decider, self.clock.now())
         decided = self._decider.decide(snapshot, usage, evaluation, Moment(at_ms, at_ms))
