@@ -5,26 +5,49 @@ it. It is slow on purpose.
 """
 
 import math
-from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Container, Iterable, Mapping
+from typing import Any, NamedTuple
 
 DEFAULT = "<default>"
+MEMBER_LEVEL = 9
 Row = Mapping[str, Any]
 
 
+class Sensed(NamedTuple):
+    """Whose usage goes to a sensor. `apart`: the tenant that has this sensor of a user for itself; "" for none."""
+
+    user: str
+    client_id: str
+    apart: str = ""
+
+
+class Standing(NamedTuple):
+    """What holds for a sensor: its level, the mode, T, and the tenant it is a member of. T is None for an exempt one."""
+
+    level: int
+    mode: str
+    own_bound: float | None
+    tenant: Row | None
+
+
 class QuotaRows:
-    """The rows of a quota table."""
+    """The rows of a quota table, and of a table of tenants."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], Row] = {}
+        self.tenants: dict[str, Row] = {}
 
-    def load_quotas(self, rows: Iterable[Row], mode: str = "enforce") -> None:
+    def load_quotas(self, rows: Iterable[Row], mode: str = "enforce", tenants: Iterable[Row] = ()) -> None:
         """Replace all quotas. With `mode` "shadow" every `enforce` row becomes a `shadow` row."""
         self.rows = {}
         for row in rows:
             own = row.get("mode") or "enforce"
             own = "shadow" if mode == "shadow" and own == "enforce" else own
             self.rows[row.get("user") or "", row.get("client_id") or ""] = {**row, "mode": own}
+        self.tenants = {
+            row["tenant"]: {**row, "mode": "shadow" if mode == "shadow" else row.get("mode") or "enforce"}
+            for row in tenants
+        }
 
     def seen(self, side: str, quota_type: str) -> dict[tuple[str, str], Row]:
         """The rows that one side sees for a type."""
@@ -38,7 +61,8 @@ class QuotaRows:
     def records(self, side: str, quota_type: str) -> bool:
         """True if usage of the type is recorded on this side at all."""
         wanted = "enforce" if side == "enforced" else "shadow"
-        return any(row["mode"] == wanted and row.get(quota_type) is not None for row in self.rows.values())
+        rows = [*self.rows.values(), *self.tenants.values()]
+        return any(row["mode"] == wanted and row.get(quota_type) is not None for row in rows)
 
     def tags(self, side: str, quota_type: str, user: str, client: str) -> tuple[str, str]:
         """The tags of the sensor to which the usage of an entity goes."""
@@ -58,12 +82,49 @@ class QuotaRows:
                 return level, rows[entity]
         return None
 
-    def bound_of(self, side: str, quota_type: str, tags: tuple[str, str]) -> float | None:
-        """T of a sensor; None if there is no quota, if it is exempt, and if the type is not recorded."""
-        quota = self.quota_of(side, quota_type, tags)
-        if quota is None or quota[1]["mode"] == "exempt" or not self.records(side, quota_type):
+    def tenant_by_name(self, side: str, part: str, name: str) -> Row | None:
+        """The tenant that a user or a client-id is in: by its name before the beginning of it, the longest first."""
+        found = None
+        for tenant in self.tenants.values():
+            for pattern in tenant.get(part) or ():
+                is_match = name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1]))
+                place = not pattern.endswith("*"), len(pattern)
+                is_seen = side == "shadow" or tenant["mode"] == "enforce"
+                if name and is_seen and is_match and (found is None or place > found[0]):
+                    found = place, tenant
+        return None if found is None else found[1]
+
+    def tenant_of(self, side: str, quota_type: str, user: str, client: str) -> Row | None:
+        """The tenant of a user and a client-id ("" for none) that bounds the type; a user's pattern comes first."""
+        of_user = self.tenant_by_name(side, "user_patterns", user)
+        found = of_user or self.tenant_by_name(side, "client_id_patterns", client)
+        return None if found is None or found.get(quota_type) is None else found
+
+    def sensor(self, side: str, quota_type: str, user: str, client: str) -> Sensed:
+        """The sensor to which the usage of an entity goes: that of its tags, or of a user's clients in a tenant."""
+        tags = self.tags(side, quota_type, user, client)
+        tenant = self.tenant_of(side, quota_type, user, client)
+        if not user or tenant is None or self.quota_of(side, quota_type, tags) is not None:
+            return Sensed(*tags)
+        return Sensed(user, "", "" if self.tenant_by_name(side, "user_patterns", user) else tenant["tenant"])
+
+    def standing(self, side: str, quota_type: str, sensor: Sensed) -> Standing | None:
+        """What holds for a sensor; None for no quota and no tenant."""
+        user, client, apart = sensor
+        quota = None if apart else self.quota_of(side, quota_type, (user, client))
+        if quota is not None:
+            level, row = quota
+            if row["mode"] == "exempt":
+                return Standing(level, "exempt", None, None)
+            tenant = self.tenant_of(side, quota_type, user, client) if user else None
+            is_shadow = "shadow" in {row["mode"], "" if tenant is None else tenant["mode"]}
+            return Standing(level, "shadow" if is_shadow else "enforce", float(row[quota_type]), tenant)
+        tenant = self.tenants.get(apart) if apart else None if client else self.tenant_of(side, quota_type, user, "")
+        is_seen = tenant is not None and (side == "shadow" or tenant["mode"] == "enforce")
+        if tenant is None or not is_seen or tenant.get(quota_type) is None:
             return None
-        return float(quota[1][quota_type])
+        own_bound = tenant.get(f"member_{quota_type}") or tenant[quota_type] * 0.1
+        return Standing(MEMBER_LEVEL, tenant["mode"], float(own_bound), tenant)
 
 
 def levels(user: str, client: str) -> dict[int, tuple[str, str]]:
@@ -82,9 +143,10 @@ def levels(user: str, client: str) -> dict[int, tuple[str, str]]:
     }
 
 
-__all__ = ["DEFAULT", "TYPES", "ScalarModel"]
+__all__ = ["DEFAULT", "TYPES", "ScalarModel", "Sensed"]
 TYPES = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
-Tags = tuple[str, str, str]
+Key = tuple[str, str, str, Sensed]
+"""Side, quota type, broker and sensor."""
 
 
 def java_round(x: float) -> int:
@@ -106,12 +168,40 @@ def divided(a: float, b: float) -> float:
 
 
 class Sensor:
-    """Sample windows (start -> [sum, last event]) and one token bucket."""
+    """Sample windows (start -> [sum, last event]), one token bucket, and when it wanted more than its bound."""
 
     def __init__(self) -> None:
         self.windows: dict[int, list[int]] = {}
         self.tokens: float | None = None
         self.refilled_at_ms = 0
+        self.demanded_at_ms: int | None = None
+
+
+class Level:
+    """λ of a tenant, and when it was moved last."""
+
+    def __init__(self) -> None:
+        self.value = math.inf
+        self.moved_at_ms: int | None = None
+
+
+def factor_of(tenant: Row) -> float:
+    """H / T."""
+    return float(tenant.get("ceiling") or math.inf) if tenant.get("lend") else 1.0
+
+
+def level_of(members: Iterable[tuple[float, float, float]], bound: float) -> float:
+    """The largest x with Σ min(d, H, x · T) ≤ C, of (d, T, H) of each; infinity if all fits."""
+    ratios = sorted((min(demand, highest) / own, own) for demand, own, highest in members)
+    ratios = [one for one in ratios if one[0] > 0]
+    used, found = 0.0, -math.inf
+    for at, (ratio, own) in enumerate(ratios):
+        rest = 0.0
+        for _, other in reversed(ratios[at:]):
+            rest += other
+        found = max(found, (bound - used) / rest)
+        used += ratio * own
+    return math.inf if used <= bound else found
 
 
 class ScalarModel(QuotaRows):
@@ -131,7 +221,8 @@ class ScalarModel(QuotaRows):
         self.caps = {TYPES[0]: "window", TYPES[1]: "window", TYPES[2]: "sample_window", **(caps or {})}
         self.by_broker = scope == "broker"
         self.carry_debt = carry_debt
-        self.sensors: dict[tuple[str, str, Tags], Sensor] = {}
+        self.sensors: dict[Key, Sensor] = {}
+        self.tenant_levels: dict[tuple[str, str, str, str], Level] = {}
         self.evaluated_at_ms: int | None = None
 
     def used(self, row: Row, quota_type: str) -> int | None:
@@ -143,24 +234,88 @@ class ScalarModel(QuotaRows):
         io, network = row.get("io_time_ns"), row.get("network_time_ns")
         return None if io is None and network is None else (io or 0) + (network or 0)
 
-    def key(self, side: str, quota_type: str, entity: Row) -> tuple[str, str, Tags]:
+    def key(self, side: str, quota_type: str, entity: Row) -> Key:
         broker = (entity.get("broker_id") or "") if self.by_broker else ""
-        tags = self.tags(side, quota_type, entity["user"] or "", entity["client_id"] or "")
-        return side, quota_type, (broker, *tags)
+        return side, quota_type, broker, self.sensor(side, quota_type, entity["user"] or "", entity["client_id"] or "")
+
+    def level(self, key: Key, tenant: Row) -> Level:
+        """λ of a tenant: on a side, of a type and a broker."""
+        return self.tenant_levels.setdefault((*key[:3], tenant["tenant"]), Level())
+
+    def bound(self, key: Key) -> float | None:
+        """The bound in force of a sensor: T, or of a member min(H, λ · T, C). None for none."""
+        standing = self.standing(key[0], key[1], key[3])
+        if standing is None or standing.own_bound is None or standing.tenant is None:
+            return None if standing is None else standing.own_bound
+        factor, level = factor_of(standing.tenant), self.level(key, standing.tenant).value
+        return min(min(factor, level) * standing.own_bound, float(standing.tenant[key[1]]))
+
+    def of_tenant(self, key: Key) -> dict[str, Any]:
+        """The columns of a member: its tenant, λ (None at rest), and T."""
+        standing = self.standing(key[0], key[1], key[3])
+        if standing is None or standing.tenant is None:
+            return dict.fromkeys(("tenant", "tenant_level", "own_bound"))
+        level = self.level(key, standing.tenant).value
+        of_level = None if math.isinf(level) else level
+        return {"tenant": standing.tenant["tenant"], "tenant_level": of_level, "own_bound": standing.own_bound}
+
+    def move_levels(self, side: str, quota_type: str, used: Collection[Key], now: int) -> None:
+        """Move λ of each tenant that has a member with usage in a batch, in its broker."""
+        moving: dict[tuple[str, str], dict[Key, Standing]] = {}
+        for key in self.sensors:
+            user, client, apart = key[3]
+            in_force = self.sensor(side, quota_type, user, client)
+            is_in_force = self.standing(side, quota_type, in_force) is None if apart else in_force == key[3]
+            standing = self.standing(side, quota_type, key[3]) if key[:2] == (side, quota_type) else None
+            if is_in_force and standing is not None and standing.tenant is not None:
+                moving.setdefault((key[2], standing.tenant["tenant"]), {})[key] = standing
+        for members in moving.values():
+            if any(key in used for key in members):
+                self.move_level(members, now)
+
+    def move_level(self, members: Mapping[Key, Standing], now: int) -> None:
+        """Move λ of one tenant with these members: down at once, up by a tenth a second."""
+        found, rest = [], 0.0
+        for key, standing in members.items():
+            sensor, bound, own, tenant = self.sensors[key], self.bound(key), standing.own_bound, standing.tenant
+            assert bound is not None
+            assert own is not None
+            assert tenant is not None
+            observed, _ = self.rate(key, now)
+            owes = key[0] == "enforced" and self.carry_debt and self.tokens_at(key, bound, now) < 0
+            if owes or observed >= 0.9 * bound:
+                sensor.demanded_at_ms = now
+            is_recent = sensor.demanded_at_ms is not None and now - sensor.demanded_at_ms < self.n * self.w
+            demand = math.inf if is_recent else observed
+            highest, most = factor_of(tenant) * own, float(tenant[key[1]])
+            found.append((demand, own, highest))
+            rest = max(rest, min(highest, most) / own if demand > 0 else 0.0)
+        level, target = self.level(key, tenant), level_of(found, most)
+        since_ms = 0 if level.moved_at_ms is None else now - level.moved_at_ms
+        risen = level.value * (1.0 + 0.1 * (since_ms / 1000.0))
+        after = target if target <= level.value else min(target, risen)
+        level.value = math.inf if after >= rest else after
+        level.moved_at_ms = now
 
     def begin_epoch(self, last_ms: int, now_ms: int) -> None:
         """The clocks were set back: all windows are empty, and the times of the buckets move with the clocks."""
         for sensor in self.sensors.values():
             sensor.windows.clear()
             sensor.refilled_at_ms += now_ms - last_ms
+            if sensor.demanded_at_ms is not None:
+                sensor.demanded_at_ms += now_ms - last_ms
+        for level in self.tenant_levels.values():
+            if level.moved_at_ms is not None:
+                level.moved_at_ms += now_ms - last_ms
         self.evaluated_at_ms = now_ms
 
     def forgive(self, user: str, client: str) -> None:
         """The sensors with these tags, or those of all clients of the user, are as new."""
-        for (_, _, tags), sensor in self.sensors.items():
-            if tags[1] == user and (tags[2] == client or (client == DEFAULT and tags[2])):
+        for (_, _, _, tags), sensor in self.sensors.items():
+            if tags.user == user and (tags.client_id == client or (client == DEFAULT and tags.client_id)):
                 sensor.windows.clear()
                 sensor.tokens = None
+                sensor.demanded_at_ms = None
 
     def record(self, rows: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
         """Add usage, then decide. Returns the violated quotas in the order of the engine's answer."""
@@ -172,17 +327,17 @@ class ScalarModel(QuotaRows):
             for quota_type in TYPES:
                 if not self.records(side, quota_type):
                     continue
-                charges: dict[tuple[str, str, Tags], dict[tuple[int, bool], int]] = {}
+                charges: dict[Key, dict[tuple[int, bool], int]] = {}
                 entities = {}
-                in_time: set[tuple[str, str, Tags]] = set()
-                behind: set[tuple[str, str, Tags]] = set()
+                in_time: set[Key] = set()
+                behind: set[Key] = set()
                 for row in rows:
                     used = self.used(row, quota_type)
                     if used is None:
                         continue
                     key = self.key(side, quota_type, row)
                     sensor = self.sensors.setdefault(key, Sensor())
-                    entities[key[2][0], row["user"] or "", row["client_id"] or ""] = key
+                    entities[key[2], row["user"] or "", row["client_id"] or ""] = key
                     start = row["sample_start_ms"]
                     in_time |= {key} if start >= oldest else set()
                     behind |= {key} if start < (now // self.w - 1) * self.w else set()
@@ -196,6 +351,7 @@ class ScalarModel(QuotaRows):
                 if side == "enforced" and self.carry_debt:
                     for key, by_window in charges.items():
                         self.charge(key, by_window, now)
+                self.move_levels(side, quota_type, charges, now)
                 violated += self.violations(side, quota_type, entities, in_time, behind, now)
         self.apply(violated)
         violated.sort(
@@ -203,9 +359,9 @@ class ScalarModel(QuotaRows):
         )
         return violated
 
-    def charge(self, key: tuple[str, str, Tags], by_window: dict[tuple[int, bool], int], now: int) -> None:
+    def charge(self, key: Key, by_window: dict[tuple[int, bool], int], now: int) -> None:
         """Charge the sensor's bucket, window by window, in each the usage of a gap first."""
-        bound = self.bound_of("enforced", key[1], key[2][1:])
+        bound = self.bound(key)
         if bound is None:
             return
         sensor = self.sensors[key]
@@ -222,7 +378,7 @@ class ScalarModel(QuotaRows):
             amount = used * 1e-7 if key[1] == "request_percentage" else float(used)
             sensor.tokens = max(tokens - amount, min(tokens, -most_bursts * burst))
 
-    def rate(self, key: tuple[str, str, Tags], now: int) -> tuple[float, int]:
+    def rate(self, key: Key, now: int) -> tuple[float, int]:
         """O and W of a sensor."""
         sensor = self.sensors.get(key, Sensor())
         kept = {start: w for start, w in sensor.windows.items() if now - w[1] < self.n * self.w}
@@ -240,17 +396,17 @@ class ScalarModel(QuotaRows):
         self,
         side: str,
         quota_type: str,
-        entities: Mapping[Tags, tuple[str, str, Tags]],
-        in_time: Container[tuple[str, str, Tags]],
-        behind: Container[tuple[str, str, Tags]],
+        entities: Mapping[tuple[str, str, str], Key],
+        in_time: Container[Key],
+        behind: Container[Key],
         now: int,
     ) -> list[dict[str, Any]]:
         """One row for each entity whose sensor has a rate above its bound, or usage that is behind and a large debt."""
         found = []
         for (broker, user, client), key in entities.items():
-            bound = self.bound_of(side, quota_type, key[2][1:])
+            standing, bound = self.standing(side, quota_type, key[3]), self.bound(key)
             observed, window_ms = self.rate(key, now)
-            if bound is None:
+            if standing is None or bound is None:
                 continue
             has_buckets = side == "enforced" and self.carry_debt
             is_debt = not (key in in_time and observed > bound)
@@ -263,10 +419,7 @@ class ScalarModel(QuotaRows):
             is_behind = key in behind and max(self.sensors[key].windows, default=0) < recent
             if is_debt and not (is_behind and owed > (self.n + 1) * self.w):
                 continue
-            quota = self.quota_of(side, quota_type, key[2][1:])
-            assert quota is not None
-            level, row = quota
-            if side == "shadow" and row["mode"] != "shadow":
+            if side == "shadow" and standing.mode != "shadow":
                 continue
             raw = java_round(divided(observed - bound, bound) * window_ms) if observed > bound else 0
             owed = max(owed, raw)
@@ -285,17 +438,15 @@ class ScalarModel(QuotaRows):
                     "raw_throttle_time_ms": raw,
                     "max_throttle_time_ms": cap,
                     "throttle_time_ms": asked if cap is None else min(asked, int(cap)),
-                    "level": level,
-                    "sensor_user": key[2][1],
-                    "sensor_client_id": key[2][2],
+                    "level": standing.level,
+                    "sensor_user": key[3].user,
+                    "sensor_client_id": key[3].client_id,
                     "mode": "enforce" if side == "enforced" else "shadow",
                     "asks_hold": False,
                     "cause": "debt" if is_debt else "violation",
                     "tokens": tokens,
                     "owed_ms": owed,
-                    "tenant": None,
-                    "tenant_level": None,
-                    "own_bound": None,
+                    **self.of_tenant(key),
                 }
             )
         return found
@@ -306,7 +457,7 @@ class ScalarModel(QuotaRows):
         Of the others it is one of each entity: the longest; of equal ones request, producer, consumer.
         """
         order = ("request_percentage", "producer_byte_rate", "consumer_byte_rate")
-        best: dict[Tags, dict[str, Any]] = {}
+        best: dict[tuple[str, str, str], dict[str, Any]] = {}
         for row in sorted(violated, key=lambda row: order.index(row["quota_type"])):
             entity = (row["broker_id"], row["user"], row["client_id"])
             longest = best[entity]["throttle_time_ms"] if entity in best else 0
@@ -319,8 +470,8 @@ class ScalarModel(QuotaRows):
 
     def holds_user(self, quota_type: str, user: str, client: str) -> bool:
         """Whether a throttle of the sensor of a client holds the user: it is the user's, and a new name is in it."""
-        tags = [self.tags("enforced", quota_type, user, name) for name in (client, "a name without a row")]
-        return tags == [(user, "")] * 2
+        sensors = [self.sensor("enforced", quota_type, user, name) for name in (client, "a name without a row")]
+        return bool(user) and sensors == [Sensed(user, "")] * 2
 
     def evaluate(self, entities: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
         """What each entity owes, per quota type."""
@@ -328,7 +479,7 @@ class ScalarModel(QuotaRows):
         for entity in entities:
             for quota_type in TYPES:
                 key = self.key("enforced", quota_type, entity)
-                bound = self.bound_of("enforced", quota_type, key[2][1:])
+                bound = self.bound(key)
                 observed, window_ms = self.rate(key, evaluated_at_ms)
                 tokens, owed = None, 0
                 if bound is not None:
@@ -339,7 +490,7 @@ class ScalarModel(QuotaRows):
                     owed = max(x, 0)
                 answers.append(
                     {
-                        "broker_id": key[2][0],
+                        "broker_id": key[2],
                         "user": entity["user"] or "",
                         "client_id": entity["client_id"] or "",
                         "quota_type": quota_type,
@@ -352,7 +503,7 @@ class ScalarModel(QuotaRows):
                 )
         return answers
 
-    def tokens_at(self, key: tuple[str, str, Tags], bound: float, now: int) -> float:
+    def tokens_at(self, key: Key, bound: float, now: int) -> float:
         """The tokens of a sensor's bucket at an instant."""
         burst = self.n * (self.w / 1000.0) * bound
         sensor = self.sensors.get(key)
@@ -366,33 +517,29 @@ class ScalarModel(QuotaRows):
         answers = []
         for entity in entities:
             for quota_type in TYPES:
-                side = "enforced"
-                key = self.key(side, quota_type, entity)
-                quota = self.quota_of(side, quota_type, key[2][1:])
-                if quota is None:
+                key = self.key("enforced", quota_type, entity)
+                standing = self.standing("enforced", quota_type, key[3])
+                if standing is None:
                     shadow_key = self.key("shadow", quota_type, entity)
-                    shadow = self.quota_of("shadow", quota_type, shadow_key[2][1:])
-                    if shadow is not None and shadow[1]["mode"] == "shadow":
-                        side, key, quota = "shadow", shadow_key, shadow
-                bound = self.bound_of(side, quota_type, key[2][1:])
-                violated = False
+                    shadow = self.standing("shadow", quota_type, shadow_key[3])
+                    if shadow is not None and shadow.mode == "shadow":
+                        key, standing = shadow_key, shadow
+                bound, violated = self.bound(key), False
                 if self.evaluated_at_ms is not None and bound is not None:
                     violated = self.rate(key, self.evaluated_at_ms)[0] > bound
                 answers.append(
                     {
-                        "broker_id": key[2][0],
+                        "broker_id": key[2],
                         "user": entity["user"] or "",
                         "client_id": entity["client_id"] or "",
                         "quota_type": quota_type,
-                        "level": None if quota is None else quota[0],
-                        "sensor_user": key[2][1],
-                        "sensor_client_id": key[2][2],
+                        "level": None if standing is None else standing.level,
+                        "sensor_user": key[3].user,
+                        "sensor_client_id": key[3].client_id,
                         "bound": bound,
-                        "mode": None if quota is None else quota[1]["mode"],
+                        "mode": None if standing is None else standing.mode,
                         "violated": violated,
-                        "tenant": None,
-                        "tenant_level": None,
-                        "own_bound": None,
+                        **self.of_tenant(key),
                     }
                 )
         return answers

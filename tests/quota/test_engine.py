@@ -3,7 +3,7 @@
 Then the contract that the model has not: what the engine takes, what it refuses, and its largest numbers.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from quota.engine import QuotaEngine, Scope
 from quota.errors import InvalidUsage
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import read_tenants
 from quota.throttle_time import ThrottleCaps
 from schemas.throttle_record import holds
 from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
@@ -45,6 +46,34 @@ quota_rows = st.lists(
     max_size=6,
     unique_by=lambda row: (row["user"], row["client_id"]),
 )
+PATTERNS = {
+    "user_patterns": ["a", "a*", "a-*", "b", "zo*", "zoë", "*"],
+    "client_id_patterns": ["c", "c*", "client-*", "d", "*"],
+}
+member_bounds = st.one_of(st.none(), st.sampled_from([0.5, 7.5, 100, 1000.0]))
+
+
+@st.composite
+def tenant_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Up to three tenants; each pattern is in one of them, or in none."""
+    rows: list[dict[str, Any]] = []
+    of_patterns = {part: [draw(st.integers(-1, 2)) for _ in some] for part, some in PATTERNS.items()}
+    for number in range(draw(st.sampled_from([0, 1, 2, 3]))):
+        row = {
+            part: [one for one, of in zip(some, of_patterns[part], strict=True) if of == number]
+            for part, some in PATTERNS.items()
+        }
+        for quota_type in TYPES:
+            row |= {quota_type: draw(bounds), f"member_{quota_type}": draw(member_bounds)}
+        row["lend"] = draw(st.booleans())
+        row["ceiling"] = draw(st.sampled_from([None, 1.0, 1.5, 4.0])) if row["lend"] else None
+        row["mode"] = draw(st.sampled_from(["enforce", "enforce", "enforce", "shadow"]))
+        has_bound = any(row[quota_type] is not None for quota_type in TYPES)
+        if has_bound and (row["user_patterns"] or row["client_id_patterns"]):
+            rows.append({"tenant": f"t{number}", **row})
+    return rows
+
+
 some_bytes = st.one_of(st.none(), st.just(0), *[st.integers(0, 100_000)] * 3, st.integers(0, 1 << 40))
 some_ns = st.one_of(st.none(), st.just(0), *[st.integers(0, 10**12)] * 2, st.integers(0, 10**9))
 
@@ -89,9 +118,10 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     now_ms = START_MS + data.draw(st.integers(0, 10_000))
     entities = table(ENTITIES)
     for version in range(data.draw(st.integers(1, 4))):
-        rows, mode = data.draw(quota_rows), data.draw(st.sampled_from(MODES))
-        engine.load_quotas(QuotaSnapshot.from_rows(rows, version, mode))
-        model.load_quotas(rows, mode)
+        rows, mode, tenants = data.draw(quota_rows), data.draw(st.sampled_from(MODES)), data.draw(tenant_rows())
+        snapshot = QuotaSnapshot.from_rows(rows, version, mode)
+        engine.load_quotas(replace(snapshot, tenants=read_tenants(tenants, version, mode), tenants_version=version))
+        model.load_quotas(rows, mode, tenants)
         for _ in range(data.draw(st.integers(1, 4))):
             if data.draw(st.integers(0, 4)) == 0:
                 last_ms, now_ms = now_ms, now_ms - data.draw(st.integers(1, 3_600_000))
@@ -130,14 +160,15 @@ def expected_rates(model: ScalarModel, look_ms: int, side: str) -> list[dict[str
     found = []
     for number, (entity, quota_type) in enumerate(product(ENTITIES, TYPES)):
         key = model.key(side, quota_type, entity)
-        quota, bound = model.quota_of(side, quota_type, key[2][1:]), model.bound_of(side, quota_type, key[2][1:])
+        standing, bound = model.standing(side, quota_type, key[3]), model.bound(key)
         observed, window_ms = model.rate(key, look_ms)
-        if quota is None or bound is None or not observed or (side == "shadow" and quota[1]["mode"] != "shadow"):
+        is_shown = standing is not None and bound is not None and observed
+        if standing is None or not is_shown or (side == "shadow" and standing.mode != "shadow"):
             continue
-        names = {**entity, "broker_id": key[2][0], "sensor_user": key[2][1], "sensor_client_id": key[2][2]}
-        about = {"quota_type": quota_type, "level": quota[0], "mode": quota[1]["mode"], "bound": bound}
-        found.append({"entity": number // 3, **names, **about, "observed": observed, "window_ms": window_ms})
-        found[-1] |= dict.fromkeys(("tenant", "tenant_level", "own_bound"))
+        names = {**entity, "broker_id": key[2], "sensor_user": key[3].user, "sensor_client_id": key[3].client_id}
+        about = {"quota_type": quota_type, "level": standing.level, "mode": standing.mode, "bound": bound}
+        about |= {"observed": observed, "window_ms": window_ms, **model.of_tenant(key)}
+        found.append({"entity": number // 3, **names, **about})
     return found
 
 
