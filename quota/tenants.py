@@ -196,7 +196,7 @@ class Patterns:
 
     def match(self, names: pa.Array) -> Ids:
         """The position of the tenant of each name, int64[n]; `NO_TENANT` for none, and for the name ""."""
-        names = pc.fill_null(names, "")
+        names = pc.fill_null(names.cast(pa.string()), "")
         found = self._names.find(names)
         for length, texts in self._prefixes:
             rows = np.flatnonzero(found == NO_TENANT)
