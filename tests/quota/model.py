@@ -22,7 +22,7 @@ class Sensed(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What holds for a sensor: its level, the mode, T, and the tenant it is a member of. T is None for an exempt one."""
+    """What holds for a sensor: level, mode, T (None for an exempt one), and the tenant that it is a member of."""
 
     level: int
     mode: str

@@ -392,15 +392,24 @@ some_quotas = st.lists(
 
 
 PRODUCED = 5.0, None, None
+TEAM = {"tenant": "team", "user_patterns": ["a"], "client_id_patterns": ["c"], "producer_byte_rate": 50.0}
 
 
-@example([("a", "c", "enforce", PRODUCED), (DEFAULT, "", "enforce", PRODUCED), (DEFAULT, "d", "enforce", PRODUCED)])
-@given(some_quotas)
+APART = [("a", "c", "enforce", PRODUCED), (DEFAULT, "", "enforce", PRODUCED), (DEFAULT, "d", "enforce", PRODUCED)]
+
+
+@example(APART, [])
+@example([("", "c", "enforce", PRODUCED), ("a", "d", "exempt", PRODUCED)], [TEAM])
+@example([("", DEFAULT, "enforce", PRODUCED)], [TEAM])
+@given(some_quotas, tenant_rows())
 @settings(max_examples=150)
-def test_a_throttle_of_a_user_holds_exactly_the_clients_that_resolve_to_its_sensor(rows: list[Any]) -> None:
+def test_a_throttle_of_a_user_holds_exactly_the_clients_that_resolve_to_its_sensor(
+    rows: list[Any], tenants: list[dict[str, Any]]
+) -> None:
     quotas = [quota_row(user, client, mode=mode, **dict(zip(TYPES, b, strict=True))) for user, client, mode, b in rows]
-    engine, model = loaded(*quotas), ScalarModel()
-    model.load_quotas(quotas)
+    engine, model = loaded(), ScalarModel()
+    engine.load_quotas(replace(QuotaSnapshot.from_rows(quotas, 1), tenants=read_tenants(tenants, 1)))
+    model.load_quotas(quotas, tenants=tenants)
     entities = [
         usage_row(AT_MS, user=u, client_id=c)
         for u in ("a", "b", "new", DEFAULT)
@@ -410,7 +419,8 @@ def test_a_throttle_of_a_user_holds_exactly_the_clients_that_resolve_to_its_sens
     assert resolved == model.resolve(entities)
     of_users: dict[tuple[str, str], dict[str, bool]] = {}
     for row in resolved:
-        is_of_user = (row["sensor_user"], row["sensor_client_id"]) == (row["user"], "")
+        sensor = model.sensor("enforced", row["quota_type"], row["user"], row["client_id"])
+        is_of_user = sensor == (row["user"], "", "")
         in_sensor = is_of_user and row["mode"] == "enforce" and row["bound"] is not None
         of_users.setdefault((row["user"], row["quota_type"]), {})[row["client_id"]] = in_sensor
     for (user, quota_type), in_sensor_of in of_users.items():
