@@ -15,8 +15,9 @@ from typing import Any, Final
 from schemas.throttle_record import Target
 from tests.faults.evidence import Batch, Evidence, Quotas, Row
 from tests.faults.verdict import Rules, Verdict
-from tests.quota.model import DEFAULT, TYPES, ScalarModel, Sensor
+from tests.quota.model import DEFAULT, TYPES, ScalarModel, Sensed, Sensor
 from tests.quota.model import Row as QuotaRow
+from tests.quota.model import Standing as OfSensor
 
 _ANY_NAME: Final = "a name without a row"
 _MOST_EXCEPTED: Final = 1_000
@@ -37,8 +38,8 @@ Standing = tuple[float | None, int | None, Exceptions]
 class QuickModel(ScalarModel):
     """The scalar model, which remembers how names resolve for as long as the quotas are the same."""
 
-    def load_quotas(self, rows: Iterable[QuotaRow], mode: str = "enforce") -> None:
-        super().load_quotas(rows, mode)
+    def load_quotas(self, rows: Iterable[QuotaRow], mode: str = "enforce", tenants: Iterable[QuotaRow] = ()) -> None:
+        super().load_quotas(rows, mode, tenants)
         self.known: dict[tuple[Any, ...], Any] = {}
 
     def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
@@ -59,24 +60,33 @@ class QuickModel(ScalarModel):
         found: tuple[int, QuotaRow] | None = self._once(("quota", *of_tags), partial(super().quota_of, *of_tags))
         return found
 
-    def excepted_of(self, quota_type: str, tags: tuple[str, str]) -> Exceptions:
+    def sensor(self, side: str, quota_type: str, user: str, client: str) -> Sensed:
+        of_client = side, quota_type, user, client
+        found: Sensed = self._once(("sensor", *of_client), partial(super().sensor, *of_client))
+        return found
+
+    def standing(self, side: str, quota_type: str, sensor: Sensed) -> OfSensor | None:
+        of_sensor = side, quota_type, sensor
+        found: OfSensor | None = self._once(("standing", *of_sensor), partial(super().standing, *of_sensor))
+        return found
+
+    def excepted_of(self, quota_type: str, sensor: Sensed) -> Exceptions:
         """The client-ids that resolve to another sensor than their user's.
 
-        None if a throttle of a sensor with these tags holds clients, as where a name without a row has a sensor.
+        None if a throttle of the sensor holds clients, as where a name without a row has a sensor.
         """
-        user, client = tags
+        user, client, apart = sensor
         found: Exceptions = None
-        if user and not client:
+        if user and not client and not apart:
             found = self._once(("excepted", quota_type, user), partial(self._excepted, quota_type, user))
         return found
 
     def _excepted(self, quota_type: str, user: str) -> Exceptions:
         names = {client for _, client in self.rows if client not in {"", DEFAULT}}
-        apart = [name for name in sorted(names) if self.tags("enforced", quota_type, user, name) != (user, "")]
-        is_one_by_one = (
-            self.quota_of("enforced", quota_type, (user, _ANY_NAME)) is not None
-            and self.tags("enforced", quota_type, user, _ANY_NAME)[1] == _ANY_NAME
-        )
+        of_user = Sensed(user, "")
+        apart = [name for name in sorted(names) if self.sensor("enforced", quota_type, user, name) != of_user]
+        of_any = self.sensor("enforced", quota_type, user, _ANY_NAME)
+        is_one_by_one = of_any != of_user and self.standing("enforced", quota_type, of_any) is not None
         return None if is_one_by_one or len(apart) > _MOST_EXCEPTED else tuple(apart)
 
 
@@ -166,7 +176,9 @@ class Books:
         kept: list[Row] = []
         of_sensor: dict[tuple[str, ...], list[Row]] = {}
         for row in decisions:
-            if self.model.excepted_of(row["quota_type"], (row["sensor_user"], row["sensor_client_id"])) is None:
+            side = "enforced" if row["mode"] == "enforce" else "shadow"
+            in_sensor = self.model.sensor(side, row["quota_type"], row["user"], row["client_id"])
+            if self.model.excepted_of(row["quota_type"], in_sensor) is None:
                 kept.append({**row, "more_clients": None})
             else:
                 sensor = row["broker_id"], row["sensor_user"], row["quota_type"], row["mode"]
@@ -191,8 +203,8 @@ class Books:
         self.put_in_force(version)
         owed = {one["quota_type"]: one for one in self.model.evaluate([client], at_ms)}
         for quota_type, one in owed.items():
-            tags = self.model.key("enforced", quota_type, client)[2][1:]
-            holds_user = self.model.excepted_of(quota_type, tags) is not None
+            *_, sensor = self.model.key("enforced", quota_type, client)
+            holds_user = self.model.excepted_of(quota_type, sensor) is not None
             is_other_type = client["client_id"] is None and quota_type != client["quota_type"]
             if holds_user != (client["client_id"] is None) or is_other_type:
                 one.update(bound=None, owed_ms=0)
@@ -207,20 +219,21 @@ class Books:
 
     def standing(self, client: Row, quota_type: str, version: int) -> Standing:
         self.put_in_force(version)
-        tags = self.model.key("enforced", quota_type, client)[2][1:]
-        quota = self.model.quota_of("enforced", quota_type, tags)
-        excepted = self.model.excepted_of(quota_type, tags)
-        return self.model.bound_of("enforced", quota_type, tags), None if quota is None else quota[0], excepted
+        *_, sensor = self.model.key("enforced", quota_type, client)
+        found, excepted = (
+            self.model.standing("enforced", quota_type, sensor),
+            self.model.excepted_of(quota_type, sensor),
+        )
+        return (None, None, excepted) if found is None else (found.own_bound, found.level, excepted)
 
-    def sensor(self, client: Row, quota_type: str, version: int) -> tuple[str, str]:
+    def sensor(self, client: Row, quota_type: str, version: int) -> Sensed:
         self.put_in_force(version)
-        _, user, client_id = self.model.key("enforced", quota_type, client)[2]
-        return user, client_id
+        return self.model.key("enforced", quota_type, client)[3]
 
-    def excepted_of(self, quota_type: str, sensor: tuple[str, str], version: int) -> Exceptions:
-        """The exceptions of a throttle of a sensor; None if it holds a client."""
-        self.put_in_force(version)
-        return self.model.excepted_of(quota_type, sensor)
+    def excepted_of(self, row: Row, version: int) -> Exceptions:
+        """The exceptions of a throttle of the sensor of a record; None if it holds a client."""
+        sensor, of_client = (row["sensor_user"], row["sensor_client_id"]), self.sensor(row, row["quota_type"], version)
+        return self.model.excepted_of(row["quota_type"], of_client if of_client[:2] == sensor else Sensed(*sensor))
 
     def cap_ms(self, quota_type: str, window_ms: int) -> int | None:
         """The longest slice of a throttle; None for no limit."""

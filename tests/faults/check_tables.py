@@ -14,7 +14,7 @@ from tests.faults.case import Books
 from tests.faults.evidence import Batch, Evidence, Message, Row
 from tests.faults.verdict import Rules, Values, Verdict
 from tests.pipeline.stream.usage_model import Expected, expected_of, judged
-from tests.quota.model import Sensor
+from tests.quota.model import Sensed, Sensor
 
 Tables = Mapping[str, list[Row]]
 _DIGEST_BYTES = 8
@@ -162,7 +162,7 @@ def _decision_id(batch: Batch, decision: Row) -> str:
 
 _IDLE_MS: Final = 3_600_000
 """The job drops a sensor that was not used for longer than this, and its bucket with it."""
-Bucket = tuple[str, tuple[str, str, str]]
+Bucket = tuple[str, str, Sensed]
 """Quota type; broker, user and client-id of the sensor."""
 
 
@@ -231,13 +231,13 @@ def _full(charged: Iterable[Bucket], books: Books, version: int) -> set[Bucket]:
     model = books.model
     full_at_ms = max((books.evaluated_at_ms // model.w - model.n + 1) * model.w, 0)
     full = set()
-    for quota_type, tags in charged:
-        bound = model.bound_of("enforced", quota_type, tags[1:])
+    for bucket in charged:
+        bound = model.bound(("enforced", *bucket))
         if bound is None:
             continue
         burst = model.n * (model.w / 1000.0) * bound
-        if model.tokens_at(("enforced", quota_type, tags), bound, full_at_ms) >= burst:
-            full.add((quota_type, tags))
+        if model.tokens_at(("enforced", *bucket), bound, full_at_ms) >= burst:
+            full.add(bucket)
     return full
 
 
@@ -246,7 +246,8 @@ def _is_idle(sensor: Sensor, now_ms: int) -> bool:
 
 
 def _bucket_of(row: Row) -> Bucket:
-    return row["quota_type"], (row["broker_id"], row["sensor_user"], row["sensor_client_id"])
+    sensor = Sensed(row["sensor_user"], row["sensor_client_id"], row["tenant"] or "")
+    return row["quota_type"], row["broker_id"], sensor
 
 
 _OVERHEAD_BYTES = 1_000

@@ -182,8 +182,7 @@ def _put_debt(owed: dict[str, Row], decision: Row | None) -> None:
 def _check_whom(case: Case, kind: str, name: str, row: Row) -> None:
     """A throttle holds the user, but the exceptions, where its sensor is held as a whole; else the client."""
     versions = case.books.versions(row["quota_version"], max(case.newest_version, row["quota_version"]))
-    sensor = row["sensor_user"], row["sensor_client_id"]
-    excepted = [case.books.excepted_of(row["quota_type"], sensor, one) for one in versions]
+    excepted = [case.books.excepted_of(row, one) for one in versions]
     stored = _excepted_in(row)
     is_right = row["action"] == "release" or stored in excepted
     case.verdict.deny(kind, not is_right, f"{name}: the exceptions are {stored}, but should be one of {excepted}")
@@ -250,7 +249,7 @@ def _check_figures(case: Case, kind: str, name: str, row: Row, held: Held | None
     case.verdict.same_rows(kind, {name: wanted}, [(name, row)])
     text = f"{name}: owed_ms must be {most_ms(owed)}; got {row['owed_ms']}"
     case.verdict.deny(kind, row["owed_ms"] != most_ms(owed), text)
-    sensors = {case.books.sensor(row, row["quota_type"], row["quota_version"])}
+    sensors = {case.books.sensor(row, row["quota_type"], row["quota_version"])[:2]}
     if held is not None and (row["quota_type"], row["bound"]) == (held.row["quota_type"], held.row["bound"]):
         sensors.add((held.row["sensor_user"], held.row["sensor_client_id"]))  # kept while the bound is the same
     sensor = (row["sensor_user"], row["sensor_client_id"])
