@@ -141,6 +141,9 @@ class BrokerSync:
         of_defaults = [] if self._mirror else [key for key in rates if key not in own_bounds]
         self._asking = [key for key in of_defaults if needs_entry(rates[key])]
         self._grants.ask(self._asking)
+        for key in self._asking:
+            if key in self._grants.granted:
+                self._holdings.wanted.setdefault(key, self._grants.granted[key])
         granted = {key: entry.bound for key, entry in self._grants.granted.items()}
         written_for = {key: self._holdings.owned[key].bound for key in rates if key in self._holdings.owned}
         before = self._members.moved.keys() - own_bounds.keys()

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quota.broker_levels.entries import UNREACHED, EntryKey, broker_entries
+from quota.broker_levels.entries import UNREACHED, EntryKey, MemberRate, broker_entries
 from quota.broker_levels.writes import Change, DriftKind
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row
@@ -32,6 +32,7 @@ USERS = ("alice", "bob", "<default>")
 CLIENTS = ("alice", "bob", "carol")
 BOUNDS = (60.0, 120.0)
 THEIRS = (7001.0, 7002.0)
+SHARES = (0.3, 1.0, 3.0)
 MOVES = ("together_above", "room_left", "quiet", "quiet_offender")
 STRANGER = EntryKey("mallory", "", PRODUCER)
 
@@ -47,6 +48,8 @@ class BrokersAndTable(RuleBasedStateMachine):
         self.ours: set[EntryKey] = set()
         self.moved_at_ms: dict[EntryKey, int] = {}
         self.disturbed: set[EntryKey] = set()
+        self.shares: dict[str, tuple[float, float]] = {}
+        self.members: set[str] = set()
 
     def load(self) -> None:
         self.synced.load(*self.rows.values(), mirror=self.mirror)
@@ -80,6 +83,24 @@ class BrokersAndTable(RuleBasedStateMachine):
         self.mirror = mirror
         self.load()
 
+    @rule(user=st.sampled_from(CLIENTS), share=st.sampled_from(SHARES), uses=st.sampled_from([0.1, 0.6, 1.0]))
+    def lend(self, user: str, share: float, uses: float) -> None:
+        """A member of a tenant may use a part of its T, or several times as much."""
+        self.shares[user] = share, uses
+        self.members.add(user)
+
+    @rule()
+    def stop_lending(self) -> None:
+        self.shares.clear()
+
+    def rates(self) -> dict[EntryKey, MemberRate]:
+        found = {}
+        for user, (share, uses) in self.shares.items():
+            bound = self.bounds.get(key_of(user), self.bounds.get(key_of(D)))
+            if bound is not None:
+                found[key_of(user)] = MemberRate(share * bound, bound, uses * bound)
+        return found
+
     @rule(brokers=st.integers(1, 3))
     def other_brokers(self, brokers: int) -> None:
         self.synced.brokers = [str(broker) for broker in range(1, brokers + 1)]
@@ -104,6 +125,7 @@ class BrokersAndTable(RuleBasedStateMachine):
 
     def period(self, pause_ms: int, fate: Fate = Fate.DONE) -> Sequence[Change]:
         before = dict(self.held)
+        self.synced.sync.follow_members(self.rates(), self.synced.now_ms + pause_ms)
         changes, written = self.synced.pass_time(pause_ms, fate)
         assert len({change.key for change in changes}) == len(changes)
         for change in written:
@@ -132,7 +154,8 @@ class BrokersAndTable(RuleBasedStateMachine):
             assert bound is not None
             assert change.new is not None
             lowest = bound / len(self.synced.brokers) if str(change.kind) in {"level", "own"} else bound
-            assert lowest * (1 - 1e-9) <= change.new <= bound
+            least, most = (min(SHARES), max(SHARES)) if key.user in self.members else (1.0, 1.0)
+            assert least * lowest * (1 - 1e-9) <= change.new <= most * bound
             self.ours.add(key)
         if change.cause in MOVES and key in self.moved_at_ms:
             assert self.synced.now_ms - self.moved_at_ms[key] >= 10_000
@@ -148,6 +171,7 @@ class BrokersAndTable(RuleBasedStateMachine):
     @rule(restarts=st.booleans())
     def becomes_quiet(self, restarts: bool) -> None:
         """Whatever happened: when all is quiet, every broker has what the table says, and nothing is written."""
+        self.shares.clear()
         if restarts:
             self.synced.restart()
         else:

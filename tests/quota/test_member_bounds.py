@@ -14,7 +14,7 @@ from quota.broker_levels.entries import EntryKey, MemberBounds, MemberRate
 from quota.broker_levels.writes import Change
 from quota.tenants import DEMAND_SHARE, bounds_in_force, levels, moved
 from tests.quota.factories import quota_row
-from tests.quota.synced import CONSUMER, D, Synced, key_of
+from tests.quota.synced import CONSUMER, D, Synced, key_of, told
 
 ALICE: Final = key_of("alice")
 T: Final = 100.0
@@ -152,6 +152,16 @@ def test_a_member_under_a_default_has_an_entry_of_its_own_while_it_may_use_more_
     synced.load(quota_row(D, producer_byte_rate=T), mirror=True)
     follow(synced, lent(300.0))
     assert synced.period() == [("alice", 300.0, None, "removed")], "a mirror has no entries of its own"
+
+
+def test_a_member_that_is_over_t_before_it_may_borrow_has_one_entry_for_both() -> None:
+    synced, written = Synced(quota_row(D, producer_byte_rate=T)), []
+    for second in range(10):
+        synced.record({"alice": (90, 90)})
+        synced.sync.follow_members(lent(300.0) if second >= 3 else {}, synced.now_ms)
+        written += told(synced.pass_time(1_000)[0])
+    own, borrowed = ("alice", None, 50.0, "together_above"), ("alice", 50.0, 150.0, "member")
+    assert written == [(D, None, T, "added"), own, borrowed]
 
 
 def test_a_members_entry_that_would_change_the_quota_of_others_is_refused_and_told() -> None:
