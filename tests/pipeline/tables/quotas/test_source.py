@@ -156,6 +156,11 @@ def test_tenants_that_are_not_valid_leave_the_last_valid_version_in_force(
     assert source.is_refused()
     assert f"tenants v{version} are refused, the last valid version stays in force" in caplog.text
     assert "user pattern 'a-*' is in the tenants 'a' and 'b'" in caplog.text
+    settings = Settings(tables=TablesSettings(root=table.root), run_dir=Path(table.root))
+    wrong, fix = (finding.text for finding in diagnose(settings) if finding.subject == "tenants")
+    assert wrong == f"v{version}: user pattern 'a-*' is in the tenants 'a' and 'b'"
+    assert f"v{version - 1} is in force" in fix
+    assert f"kquota tenants rollback {version - 1}" in fix
     again = QuotaSource(table)
     assert again.pin().tenants == valid.tenants
     assert again.is_refused()
@@ -165,7 +170,6 @@ def test_tenants_that_are_not_valid_leave_the_last_valid_version_in_force(
     tenants.commit(lambda rows: rows[:1], AUDIT)
     assert source.poll() is not None
     assert not source.is_refused()
-    settings = Settings(tables=TablesSettings(root=table.root), run_dir=Path(table.root))
     assert [one.severity for one in diagnose(settings) if one.subject == "tenants"] == ["ok"]
 
 
