@@ -12,10 +12,11 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from pipeline.cli.demo_console import DemoConsole
+from pipeline.cli.demo_console import DemoConsole, lending_in
 from pipeline.demo.folder import (
     DEMO_CLIENTS,
     DEMO_QUOTAS,
+    DEMO_TENANT,
     MARK,
     STOCK_CLIENTS,
     DemoFolder,
@@ -33,6 +34,7 @@ from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
 from tests.pipeline.cli.running import kquota
+from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.demo.played import OFFENDER, played_demo, throttle_one
 from tests.pipeline.throttle.factories import publications, violation
 
@@ -243,6 +245,23 @@ def test_that_a_tenant_lends_is_printed_once(capsys: pytest.CaptureFixture[str])
 
 
 CLIENTS = (*DEMO_CLIENTS, *STOCK_CLIENTS)
+_MEASURE = {"produce": "produced_bytes", "consume": "fetched_bytes"}
+
+
+def test_the_tenant_lends_in_the_first_minute_and_throttles_nobody(tmp_path: Path) -> None:
+    senders = [
+        Sender(one.user, one.client_id, lambda _, one=one: {_MEASURE[one.role]: one.bytes_per_second})  # type: ignore[misc]
+        for one in CLIENTS
+    ]
+    tables = LivedTables(tmp_path, DEMO_QUOTAS, senders, 1_700_000_000_000, at_once=True, tenants=[DEMO_TENANT])
+    told = set[str | None]()
+    for _ in range(6):
+        tables.live(10)
+        told.add(lending_in(tables.job.gauges.rates.rows))
+    lent = "mobile lends mobile-ios 30.0 kB/s that mobile-android leaves free: it uses 1.5 × its own 60.0 kB/s"
+    assert lent in told
+    held = {row["user"] for row in recent_events(tables.root, 1_000)}
+    assert held == {"alice", "search", "erp", "archive"}
 
 
 def test_each_client_resolves_to_the_quota_it_is_said_to_have() -> None:
