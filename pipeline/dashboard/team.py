@@ -93,47 +93,32 @@ def _instant(at_ms: int) -> str:
 def read_members(reader: TablesReader, team: Team) -> tuple[int, list[Row]]:
     """The instant of the rates, and those of the team's sensors: the largest share first, of each quota type."""
     names = "quota_type, sensor_user, sensor_client_id, level, mode, observed, bound, own_bound, broker_held_share"
-    column = "tenant" if team.kind == "tenant" else "sensor_user"
-    sql = (
-        f"SELECT {names} FROM source WHERE clients IS NOT NULL AND level IS NOT NULL "  # noqa: S608 - quoted by us
-        f"AND {predicates([(column, '=', team.name)])} ORDER BY share DESC, sensor_user, sensor_client_id"
-    )
+    whose = predicates([("tenant" if team.kind == "tenant" else "sensor_user", "=", team.name)])
+    of_sensors = f"SELECT {names} FROM source WHERE clients IS NOT NULL AND level IS NOT NULL"  # noqa: S608 - ours
+    sql = f"{of_sensors} AND {whose} ORDER BY share DESC, sensor_user, sensor_client_id"
     as_of_ms, rows = read_rates(reader.root, lambda rates: (rates.as_of_ms, rates.rows(sql)))
     first: dict[tuple[str, ...], Row] = {}
     for row in sorted(rows, key=lambda row: row["mode"] != "enforce"):
         first.setdefault((row["quota_type"], row["sensor_user"], row["sensor_client_id"]), row)
-    order = sorted(first.values(), key=lambda row: (QUOTA_TYPES.index(row["quota_type"]), -_share(row)))
-    return as_of_ms, order
+    return as_of_ms, sorted(first.values(), key=lambda row: (QUOTA_TYPES.index(row["quota_type"]), -_share(row)))
 
 
-def holds_of_team(state: State, team: Team) -> list[Mapping[str, Any]]:
-    """The throttles of the team that have not ended."""
-    column = "tenant" if team.kind == "tenant" else "user"
-    return [row for row in state.running if row.get(column) == team.name]
-
-
-def advice(
-    rows: Sequence[Row], held: Sequence[Mapping[str, Any]], tenant: Tenant | None, used: Mapping[str, float]
-) -> str:
+def advice(rows: Sequence[Row], held: Sequence[Row], tenant: Tenant | None, used: Mapping[str, float]) -> str:
     """What to do, in one or two sentences.
 
     * `used`: of each quota type what the team uses of the tenant's bound, as a part.
     """
-    full = [name for name, share in used.items() if share >= NEAR]
-    if full:
-        most = max((row for row in rows if row["quota_type"] == full[0]), key=lambda row: row["observed"])
-        return (
-            f"The team has all of its bound in use, or nearly all. {_who(most)} uses most of it: let that send less, "
-            "or ask for a higher bound."
-        )
+    full = next((name for name, share in used.items() if share >= NEAR), None)
+    if full and tenant and tenant.mode == "enforce":
+        most = _who(max((row for row in rows if row["quota_type"] == full), key=lambda row: row["observed"]))
+        use = f"The team has all of its bound in use, or nearly all. {most} uses most of it"
+        return f"{use}: let that send less, or ask for a higher bound."
     over = next((row for row in rows if row["mode"] == "enforce" and _share(row) >= NEAR), None)
     if over is None and not held:
         return "Nothing: all is within its bounds."
     who = _who(over) if over is not None else client_text(held[0]["user"], held[0]["client_id"])
-    room = (
-        "the team has room, which its members may not borrow" if tenant and not tenant.lend else "its own is at its end"
-    )
-    return f"Let {who} send less, or wait: a hold ends by itself. For more ask for a higher bound; {room}."
+    room = " The team has room, but its members lend one another nothing." if tenant and not tenant.lend else ""
+    return f"Let {who} send less, or wait: a hold ends by itself. For more ask for a higher bound.{room}"
 
 
 def _share(row: Mapping[str, Any]) -> float:
@@ -141,9 +126,8 @@ def _share(row: Mapping[str, Any]) -> float:
 
 
 def _who(row: Mapping[str, Any]) -> str:
-    if row["level"] == MEMBER_LEVEL:
-        return f"{row['sensor_user']}, clients without a quota of their own"
-    return client_text(row["sensor_user"], row["sensor_client_id"])
+    rest = ", clients without a quota of their own" if row["level"] == MEMBER_LEVEL else ""
+    return client_text(row["sensor_user"], row["sensor_client_id"]) + rest
 
 
 # The page.
@@ -174,13 +158,19 @@ def team_page(reader: TablesReader, newest: Callable[[], State], team: Team, now
     bounds = dict(zip(QUOTA_TYPES, tenant.bounds, strict=True)) if tenant else {}
     sums = {name: sum(row["observed"] for row in rows if row["quota_type"] == name) for name in QUOTA_TYPES}
     used = {name: sums[name] / bound for name, bound in bounds.items() if bound}
-    held = holds_of_team(state, team)
+    held = [dict(row) for row in state.running if row.get(team.kind) == team.name]
     whole = (
         (_type(name), rate_text(name, sums[name]), rate_text(name, bounds[name] or 0.0), used_text(part))
         for name, part in used.items()
     )
-    left = ((row, age_text(max(row["throttled_until_ms"] - now_ms, 1_000))) for row in held)
-    holds = ((client_text(row["user"], row["client_id"]), _type(row["quota_type"]), age) for row, age in left)
+    holds = (
+        (
+            client_text(one["user"], one["client_id"]),
+            _type(one["quota_type"]),
+            age_text(one["throttled_until_ms"] - now_ms),
+        )
+        for one in held
+    )
     stale = f"These figures are {age_text(now_ms - as_of_ms)} old. " if now_ms - as_of_ms > _STALE_MS else ""
     ends = f"{stale}Cluster {team.cluster}, {_instant(as_of_ms)}. This link ends at {_instant(team.until_ms)}."
     parts = (
@@ -194,12 +184,14 @@ def team_page(reader: TablesReader, newest: Callable[[], State], team: Team, now
 
 def _cells(row: Row) -> tuple[str, ...]:
     quota_type, own, seconds = row["quota_type"], row["own_bound"], round((row["broker_held_share"] or 0.0) * 60)
-    is_lent = own and abs(row["bound"] / own - 1) >= _SHOWN_FROM
+    times = row["bound"] / own if own else 1.0
+    note = f", {times:.1f} × its own" if abs(times - 1) >= _SHOWN_FROM else ""
+    note += "" if row["mode"] == "enforce" else ", not enforced"
     return (
         _who(row),
         _type(quota_type),
         rate_text(quota_type, row["observed"]),
-        rate_text(quota_type, row["bound"]) + (f", {row['bound'] / own:.1f} × its own" if is_lent else ""),
+        rate_text(quota_type, row["bound"]) + note,
         used_text(_share(row)),
         f"{seconds} s of the last minute" if seconds else "",
     )
@@ -212,11 +204,8 @@ def _type(quota_type: str) -> str:
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     head = "".join(f"<th>{column}</th>" for column in columns)
-    return (
-        f'<section class="card"><header><h2>{title}</h2></header><table><tr>{head}</tr>{body}</table></section>'
-        if body
-        else ""
-    )
+    card = f'<section class="card"><header><h2>{title}</h2></header><table><tr>{head}</tr>{body}</table></section>'
+    return card if body else ""
 
 
 def _text(text: str) -> str:

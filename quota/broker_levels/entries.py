@@ -172,6 +172,7 @@ class _Followed:
 
 
 _STEP: Final = 0.05
+_STEP_DOWN: Final = 0.01
 _URGENT: Final = 1.2
 _EVERY_MS: Final = 10_000
 _CONFIRM_MS: Final = 5_000
@@ -182,9 +183,9 @@ _BORROWS_UNTIL: Final = 0.25
 class MemberBounds:
     """The T that brokers get for members of tenants: what each may use now, in steps, since λ moves each second.
 
-    * It follows if it differs by 5 % or more, and 10 s after the last step. If it is to go down to 1 / 1.2 or less, it
-      does so at once: others wait for what it gives back. It goes up when it should be higher for 5 s: where several
-      begin at once, λ falls within them.
+    * It follows if it is higher by 5 % or lower by 1 %, and 10 s after the last step. If it is to go down to 1 / 1.2 or
+      less, it does so at once: others wait for what it gives back. It goes up when it should be higher for 5 s: where
+      several begin at once, λ falls within them.
     * Only a member that uses T / 2 gets more than T, until it uses less than T / 4. An idle one could otherwise begin
       with C on every broker.
     * Who has no rate has T; so do all, when the rates are too old.
@@ -269,7 +270,8 @@ def _is_due(last: _Followed, bound: float, now_ms: int) -> bool:
         return False
     if bound * _URGENT <= last.bound:
         return True
-    is_far = abs(bound - last.bound) >= _STEP * last.bound or bound == last.own_bound
+    step = (_STEP if bound > last.bound else _STEP_DOWN) * last.bound
+    is_far = abs(bound - last.bound) >= step or bound == last.own_bound
     is_confirmed = last.higher_since_ms is None or now_ms - last.higher_since_ms >= _CONFIRM_MS
     return is_far and is_confirmed and _has_passed(last.at_ms, now_ms)
 

@@ -95,6 +95,7 @@ RATES: Final[list[dict[str, Any]]] = [
     {"tenant": "team-a", "sensor_user": "ann", "observed": 3e6, "bound": 3.6e6, "broker_held_share": 0.2},
     {"tenant": "team-a", "sensor_user": "abe", "sensor_client_id": "etl", "level": 1, "observed": 5e5},
     {"tenant": "team-a", "sensor_user": "amy", "level": 9, "own_bound": 4e5, "bound": 4e5, "observed": 1e5},
+    {"tenant": "team-a", "sensor_user": "sue", "mode": "shadow", "observed": 9e5, "quota_type": "consumer_byte_rate"},
     {"tenant": "team-a", "sensor_user": "ann", "mode": "shadow", "bound": 777e6},
     {"tenant": "team-a", "sensor_user": "ann", "clients": None, "own_rate": 1.0, "observed": 778e6},
     {"tenant": "team-b", "sensor_user": "bea", "bound": 779e6},
@@ -142,6 +143,7 @@ def test_a_tenants_page_has_its_use_its_bound_its_holds_and_what_to_do(root: str
         "ann  producer  3.0 MB/s  3.6 MB/s, 3.6 × its own  83 %  12 s of the last minute",
         "abe/etl  producer  500.0 kB/s  1.0 MB/s  50 %",
         "amy, clients without a quota of their own  producer  100.0 kB/s  400.0 kB/s  25 %",
+        "sue  consumer  900.0 kB/s  1.0 MB/s, not enforced  90 %",
     ]
     assert [line for line in found if line in rows] == rows
     assert "Cluster test, 2023-11-14 22:15:00 UTC. This link ends at 2023-11-14 22:16:00 UTC." in found[-1]
