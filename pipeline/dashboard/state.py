@@ -250,7 +250,7 @@ def throttled_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def talker_row(row: Mapping[str, Any], held: Held) -> dict[str, Any]:
     """A sensor and how much of its bound it uses."""
-    shown = (*_CLIENT, "sensor_user", "sensor_client_id", "clients", "level", "mode", "owner")
+    shown = (*_CLIENT, "sensor_user", "sensor_client_id", "clients", "level", "mode", "owner", "tenant")
     judged = {"used": row["share"], "standing": standing(row["share"], row["mode"])}
     return {**picked(row, shown), **judged, "throttled": bool(held.by(row["user"], row["client_id"]))}
 

@@ -333,11 +333,14 @@ def _quota_row(row: Mapping[str, Any], nearest: Mapping[tuple[str, str, str], Ro
     for name in QUOTA_TYPES:
         if row[name] is not None:
             rate = nearest.get((*entity, name))
+            used = None if rate is None else rate["observed"] / row[name]
+            # What a tenant lends is not over the quota.
+            of_bound = used if rate is None or rate["tenant"] is None else rate["share"]
             bounds[name] = {
                 "bound": row[name],
                 "observed": None if rate is None else rate["observed"],
-                "used": 0.0 if rate is None else rate["observed"] / row[name],
-                "standing": standing(None if rate is None else rate["observed"] / row[name], row["mode"]),
+                "used": used or 0.0,
+                "standing": standing(of_bound, row["mode"]),
                 "user": None if rate is None else rate["user"],
                 "client_id": None if rate is None else rate["client_id"],
             }

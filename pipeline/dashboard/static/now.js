@@ -149,7 +149,7 @@ function talkerRow(row) {
   const [observed, bound] = pair(row.quota_type, row.observed, row.bound);
   return h('li', { class: 'talker', 'data-key': [row.quota_type, row.mode, row.level, row.broker_id, row.sensor_user, row.sensor_client_id].join('\u0000'), 'data-testid': 'talker-row' },
     h('div', { class: 'who' }, h('a', { href: clientHref(row.user, row.client_id), 'data-nav': true }, nameOf(row.user, row.client_id)),
-      row.clients > 1 ? h('small', { title: shared }, `and ${row.clients - 1} more, together`) : null,
+      row.clients > 1 ? h('small', { title: shared }, `and ${row.clients - 1} more, together`) : null, row.tenant ? h('small', {}, `of ${row.tenant}`) : null,
       row.mode === 'shadow' ? h('span', { class: 'chip ghost' }, 'shadow') : null, row.throttled ? h('span', { class: 'chip warn' }, 'throttled') : null),
     h('span', { class: 'quiet kind' }, TYPES[row.quota_type]), h('span', { class: 'num rate' }, h('b', {}, observed), ` of ${bound}`), h('span', { class: `num pct ${row.standing}` }, percent(row.used)),
     bar(row.used, row.standing));

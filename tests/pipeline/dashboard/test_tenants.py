@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.dashboard.client import client_document
+from pipeline.dashboard.views import Query, quotas_document
 from pipeline.job.status import status_of
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.port import table_uri
@@ -51,6 +52,14 @@ def test_the_page_shows_the_tenant_with_its_members_inside(tables: LivedTables) 
     assert full["used"] == pytest.approx(sum(one["observed"] for one in full["shown"]))
     assert full["text"].startswith("team-a lends alice ")
     assert (idle["tenant"], idle["text"]) == ("team-b", "no member of team-b uses anything")
+
+
+def test_what_a_tenant_lends_is_not_over_the_quota(tables: LivedTables) -> None:
+    reader = reader_of(tables.root)
+    found = quotas_document(reader, reader.look(tables.now_ms), Query(search="alice"))
+    alice = found["rows"][0]["bounds"][BYTES]
+    assert alice["used"] > 2
+    assert alice["standing"] in {"near", "within"}
 
 
 def test_the_client_s_page_shows_its_tenant(tables: LivedTables) -> None:
