@@ -27,6 +27,7 @@ BENCHES: Final = {
     "probe": "from a client's first event to its throttle record, memory and cores of the job, under 20 k ev/s",
     "reporter": "what the reporter in a broker costs it: CPU, produce p99; its sums, to the byte",
     "split_client": "a stock client on two brokers, 90/10 and then 10/90: their sum, with Kafka's quotas and with ours",
+    "tenants": "what the members of a tenant get, and when: six cases of ten minutes on a clock set by hand",
     "views": "the dashboard with 10 000 clients, while the job runs: p95 of each view, memory of the server",
     "what_if": "15 minutes of the demo and a day of 1 000 clients, replayed with other quotas",
 }

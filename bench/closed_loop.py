@@ -10,6 +10,7 @@ With `--write` the table goes into docs/measured.md too.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -50,7 +51,7 @@ _SETTINGS: Final = Settings(
     stream=StreamSettings(trigger_ms=TRIGGER_MS),
     purgatory=PurgatorySettings(client_lag_ms=LEAD_MS - TRIGGER_MS, min_renew_lead_ms=LEAD_MS),
 )
-_TYPE_OF: Final = {"1 s": "producer_byte_rate", "window": "consumer_byte_rate"}
+TYPE_OF: Final = {"1 s": "producer_byte_rate", "window": "consumer_byte_rate"}
 
 
 @dataclass
@@ -80,6 +81,10 @@ class Offender:
         """How long after its start it was asked to wait for the first time; None: never."""
         return self.cycles[0][0] - START_MS if self.cycles else None
 
+    def rate_at(self, _at_ms: int) -> float:
+        """What it sends a second while it is not held."""
+        return self.overload * BOUND
+
     def hears(self, record: dict[str, Any], now_ms: int) -> None:
         """A record was published. It takes effect after the lag."""
         self.records += 1
@@ -96,7 +101,7 @@ class Offender:
         while self._orders and self._orders[0][0] <= from_ms:
             self._blocked_until_ms = self._orders.pop(0)[1]
         free_ms = from_ms + span_ms - min(max(self._blocked_until_ms, from_ms), from_ms + span_ms)
-        sent = round(self.overload * BOUND * free_ms / 1000)
+        sent = round(self.rate_at(from_ms) * free_ms / 1000)
         self.sent += sent
         self._run_ms += span_ms
         if self._heard:
@@ -125,14 +130,15 @@ class Offender:
 class Loop:
     """Engine, purgatory and offenders on one clock."""
 
-    def __init__(self, offenders: list[Offender]) -> None:
+    def __init__(self, offenders: Sequence[Offender], quotas: QuotaSnapshot | None = None) -> None:
+        """The offenders have a quota of their own each, unless quotas are given."""
         self.offenders = {offender.key: offender for offender in offenders}
         self.clock = ManualClock(START_MS)
         enforcement = assemble(_SETTINGS, "cluster", "simulated", HeardPublisher(self._deliver), self.clock)
         self._decider, self._purgatory = enforcement.decider, enforcement.purgatory
         self._purgatory.take_over()
-        self._quotas = QuotaSnapshot.from_rows(
-            [{**one.key._asdict(), _TYPE_OF[one.cap]: BOUND} for one in offenders], version=1
+        self._quotas = quotas or QuotaSnapshot.from_rows(
+            [{**one.key._asdict(), TYPE_OF[one.cap]: BOUND} for one in offenders], version=1
         )
         self._on_its_way: list[tuple[int, dict[str, object]]] = []  # usage that is late, and when the job has it
 
@@ -140,7 +146,7 @@ class Loop:
         """Let time pass in triggers of 250 ms. Looks happen at the millisecond at which they are due."""
         for batch_id in range(round(hours * 3_600_000 / TRIGGER_MS)):
             rows = self._live_until_trigger()
-            evaluation = Evaluation("simulated", batch_id, self.clock.steady_ms, 1)
+            evaluation = Evaluation("simulated", batch_id, self.clock.steady_ms, 1).under(*self._quotas.versions)
             usage = pa.Table.from_pylist(rows, USAGE_SCHEMA)
             decided = self._decider.decide(self._quotas, usage, evaluation, self.clock.now())
             self._purgatory.violated(decided.violations, evaluation, {"simulated": batch_id})

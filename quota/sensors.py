@@ -26,6 +26,7 @@ from quota.rates import (
 from quota.resolution import Resolution, Resolved, Side, recorded_keys
 from quota.snapshot import QuotaSnapshot
 from quota.tenants import DEMAND_SHARE, NO_TENANT, TenantLevels
+from quota.throttle_time import debt_time_ms, throttle_time_ms
 from quota.usage import (
     BLOCK_ROWS,
     DictionaryMemo,
@@ -458,14 +459,21 @@ class SensorTable:
             return
         members = self._unsettled(key, np.flatnonzero(is_moved[of_type.tenant[: len(self)]]), now_ms)
         tenant, bound, own = of_type.tenant[members], of_type.bound[members], of_type.own[members]
-        observed = of_type.windows.observed(members, now_ms)[0]
+        observed, window_ms = of_type.windows.observed(members, now_ms)
         wants_more = observed >= DEMAND_SHARE * bound
         if of_type.buckets is not None:
             wants_more |= of_type.buckets.tokens_at(members, bound, now_ms) < 0
-        of_type.demanded_at_ms[members[wants_more]] = now_ms
-        is_recent = now_ms - of_type.demanded_at_ms[members] < self._span_ms
+        demanded_at_ms = np.minimum(of_type.demanded_at_ms[members], now_ms)
+        demanded_at_ms[wants_more] = now_ms
+        is_recent = now_ms - demanded_at_ms < self._span_ms
         self.tenants.move(key, tenant, np.where(is_recent, np.inf, observed), own, now_ms)
-        of_type.bound[members] = self.tenants.bounds(key, tenant, own)
+        bound = of_type.bound[members] = self.tenants.bounds(key, tenant, own)
+        # While it owes it is held, and nothing may be heard of it. By N · w no sample window counts.
+        owed_ms = np.minimum(throttle_time_ms(observed, bound, window_ms), self._span_ms)
+        if of_type.buckets is not None:
+            tokens = of_type.buckets.tokens_at(members, bound, now_ms)
+            owed_ms = np.maximum(owed_ms, debt_time_ms(tokens, bound))
+        of_type.demanded_at_ms[members] = demanded_at_ms + np.where(wants_more, owed_ms, 0)
 
     def _unsettled(self, key: Key, members: Ids, now_ms: int) -> Ids:
         """Without the members of tenants that are at rest and stay there: most tenants end here.

@@ -36,7 +36,8 @@ array([3.8])
 array([1.])
 
 A member that is at its bound hides what it wants, as one does that a broker throttles: its demand counts as unbounded
-(`DEMAND_SHARE`). λ falls at once, and rises slowly (`moved`), so that it does not swing.
+(`DEMAND_SHARE`), until what it owes is paid and N · w after. Otherwise its share would be lent as soon as it is held. λ
+falls at once, and rises slowly (`moved`), so that it does not swing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -139,7 +139,7 @@ class SensorStateRow(c.PipelineRow):
     )
     refilled_at_ms: c.EpochMs = c.field("When the bucket was last refilled; of a tenant when its level was last moved.")
     demanded_at_ms: c.EpochMs | None = c.field(
-        "When a member of a tenant last was at its bound, or owed; null for not lately.", default=None
+        "When a member of a tenant last was at its bound, or until when it owes; null for not lately.", default=None
     )
     tenant: c.Name | None = c.field(
         "The row of a tenant has no parts of a sensor. A row with a user is of those clients of the user that have no "

@@ -275,16 +275,18 @@ class ScalarModel(QuotaRows):
 
     def move_level(self, members: Mapping[Key, Standing], now: int) -> None:
         """Move λ of one tenant with these members: down at once, up by a tenth a second."""
-        found, rest = [], 0.0
+        found, rest, wanting = [], 0.0, []
         for key, standing in members.items():
             sensor, bound, own, tenant = self.sensors[key], self.bound(key), standing.own_bound, standing.tenant
             assert bound is not None
             assert own is not None
             assert tenant is not None
             observed, _ = self.rate(key, now)
-            owes = key[0] == "enforced" and self.carry_debt and self.tokens_at(key, bound, now) < 0
-            if owes or observed >= 0.9 * bound:
+            if observed >= 0.9 * bound or self.debt_ms(key, bound, now) > 0:
                 sensor.demanded_at_ms = now
+                wanting.append(key)
+            elif sensor.demanded_at_ms is not None:
+                sensor.demanded_at_ms = min(sensor.demanded_at_ms, now)
             is_recent = sensor.demanded_at_ms is not None and now - sensor.demanded_at_ms < self.n * self.w
             demand = math.inf if is_recent else observed
             highest, most = factor_of(tenant) * own, float(tenant[key[1]])
@@ -296,6 +298,18 @@ class ScalarModel(QuotaRows):
         after = target if target <= level.value else min(target, risen)
         level.value = math.inf if after >= rest else after
         level.moved_at_ms = now
+        for key in wanting:
+            bound, (observed, window_ms) = self.bound(key), self.rate(key, now)
+            assert bound is not None
+            x = java_round(divided(observed - bound, bound) * window_ms) if observed > bound else 0
+            owed_ms = max(min(x, self.n * self.w), java_round(self.debt_ms(key, bound, now)))
+            self.sensors[key].demanded_at_ms = now + owed_ms
+
+    def debt_ms(self, key: Key, bound: float, now: int) -> float:
+        """How long the bucket of a sensor needs to come back to 0; 0 if it owes nothing, and without a bucket."""
+        if key[0] != "enforced" or not self.carry_debt:
+            return 0.0
+        return max(divided(-self.tokens_at(key, bound, now), bound) * 1000.0, 0.0)
 
     def begin_epoch(self, last_ms: int, now_ms: int) -> None:
         """The clocks were set back: all windows are empty, and the times of the buckets move with the clocks."""

@@ -113,8 +113,9 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     cap = {quota_type: data.draw(caps) for quota_type in TYPES}
     engine = QuotaEngine(num_samples, window_ms, ThrottleCaps(**cap), scope, carry_debt)
     model = ScalarModel(num_samples, window_ms, cap, scope, carry_debt)
-    # A debt of ten bursts is paid by then, and a bucket full when late usage comes: the model need not expire anything.
-    idle_ms = (12 * num_samples + 4 if carry_debt else num_samples) * window_ms
+    # By then a debt of ten bursts is paid and a bucket full when late usage comes, and no member of a tenant counts as
+    # one that wants more: the model need not expire anything.
+    idle_ms = ((12 if carry_debt else 2) * num_samples + 4) * window_ms
     now_ms = START_MS + data.draw(st.integers(0, 10_000))
     entities = table(ENTITIES)
     for version in range(data.draw(st.integers(1, 4))):

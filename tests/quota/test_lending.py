@@ -89,6 +89,17 @@ def test_unused_share_is_lent_and_taken_back_at_once_when_its_owner_wants_it() -
     assert engine.evaluate(table([greedy]), AT_MS + 1)["bound"][0].as_py() == 1_000.0
 
 
+@pytest.mark.parametrize(("later_ms", "bound"), [(48_999, 1_000.0), (49_000, 2_000.0)])
+def test_who_owes_wants_more_until_its_debt_is_paid_and_a_window_after(later_ms: int, bound: float) -> None:
+    """It is held meanwhile, and nothing is heard of it: otherwise its share would be lent as soon as it is held."""
+    quotas = [quota_row(user, producer_byte_rate=1_000.0) for user in "ab"]
+    engine = lending(quotas, [tenant("team", "a", "b", producer_byte_rate=2_000.0)])
+    greedy = [usage_row(AT_MS, user=user, produced_bytes=60_000) for user in "ab"]
+    assert [row["owed_ms"] for row in decide(engine, AT_MS, *greedy)] == [50_000, 50_000]  # 38 s by its bucket
+    (found,) = decide(engine, AT_MS + later_ms, usage_row(AT_MS + later_ms, user="b", produced_bytes=90_000))
+    assert found["bound"] == bound
+
+
 def test_a_new_client_id_with_each_request_evades_nothing() -> None:
     engine = lending([], [tenant("team", "a", member_producer_byte_rate=1_000.0, lend=False)])
     for number in range(30):

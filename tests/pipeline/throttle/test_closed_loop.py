@@ -2,6 +2,7 @@
 
 import pytest
 
+from bench import tenants
 from bench.closed_loop import MOST_RECORDS_PER_MINUTE, Loop, Offender, offenders
 
 
@@ -33,3 +34,28 @@ def test_clients_of_a_broker_that_is_behind_end_at_their_quota_too() -> None:
             assert 0.9 <= one.mean_ratio <= 1.05, one
         else:  # far above its quota it gets what its debt forgets
             assert 0.95 <= one.mean_ratio <= 1.05 * late_seconds * one.overload / (109 + late_seconds), one
+
+
+def test_members_of_a_tenant_get_their_shares_of_what_it_has() -> None:
+    """From a minute after the last change of their demand on, within 5 %; `python -m bench tenants` has the table."""
+    loop = tenants.TenantLoop()
+    loop.run_seconds(tenants.SECONDS)
+    for case in tenants.CASES:
+        members = loop.cases[case.name]
+        for first, end, shares in case.spans:
+            together = tenants.share_of(members, first, end)
+            assert not case.is_full or together == pytest.approx(1, abs=0.05), case.name
+            for member, share in zip(members, shares or (), strict=shares is not None):
+                assert member.mean(first, end) == pytest.approx(share, rel=0.05), (case.name, member.user)
+        for first, end, most in case.at_most:
+            assert tenants.share_of(members, first, end) <= most, (case.name, first)
+        assert all(member.records_per_minute <= MOST_RECORDS_PER_MINUTE for member in members), case.name
+
+
+@pytest.mark.long
+def test_what_a_tenant_gives_out_in_an_hour_is_its_bound() -> None:
+    loop = tenants.TenantLoop(tuple(case for case in tenants.CASES if case.is_full))
+    loop.run_seconds(3_600)
+    for name, members in loop.cases.items():
+        assert tenants.share_of(members, 360, 3_600) == pytest.approx(1, abs=0.02), name
+        assert all(member.records_per_minute <= MOST_RECORDS_PER_MINUTE for member in members), name
