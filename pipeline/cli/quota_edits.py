@@ -283,13 +283,13 @@ class Configs(NamedTuple):
     """The names that `--add-config` and `--delete-config` take.
 
     Attributes:
-        whose: `users`, `clients` or `tenants`.
+        entities: `users`, `clients` or `tenants`.
         column_of: the column of a name.
     """
 
     kind: RowKind
     names: tuple[str, ...]
-    whose: str
+    entities: str
     modes: tuple[str, ...]
     column_of: Callable[[str], str] = str
 
@@ -390,7 +390,7 @@ def _refuse_unknown(done: str, keys: Iterable[str], configs: Configs, mistakes: 
     """Refuse names that are not quota configs, in Kafka's words without its part on SCRAM."""
     if unknown := [key for key in keys if key not in configs.names]:
         names = f"Unexpected config names: {', '.join(unknown)}; known are {', '.join(configs.names)}"
-        mistakes.add(f"Only quota configs can be {done} for '{configs.whose}'. {names}")
+        mistakes.add(f"Only quota configs can be {done} for '{configs.entities}'. {names}")
 
 
 def _moved_layout(clients: Sequence[Mapping[str, Any]]) -> Layout:
@@ -425,9 +425,11 @@ _TROUBLE: Final = 2
 def apply(
     file: Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")],
     *,
-    prune: Annotated[bool, typer.Option("--prune", help="Delete quotas that the file does not name.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete what the file does not name, in each table that it has rows for.")
+    ] = False,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Allow a file without quotas to delete all quotas of the table.")
+        bool, typer.Option("--allow-empty", help="Allow to leave no row in a table that the file says something of.")
     ] = False,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on errors, like diff.")
@@ -437,11 +439,12 @@ def apply(
     """Change the quotas, and tenants, to what a file declares, in one commit for each table, and print the changes.
 
     An entity of the file gets exactly the bounds named there. Its mode, owner and note stay if the file does not name
-    them. Entities that are not in the file stay, unless --prune is given. A file that would leave no quota at all is
-    refused without --allow-empty.
+    them. Entities that are not in the file stay, unless --prune is given. A file that would leave no quota at all, or
+    no tenant, is refused without --allow-empty.
 
-    A file without tenants leaves them as they are. With tenants the quotas are stored first: if the tenants cannot be
-    stored then, the same command completes it. --if-version is for the quotas.
+    A file without tenants leaves them as they are, one without quotas the quotas. With both, the quotas are stored
+    first: if the tenants cannot be stored then, the command that completes it is printed. --if-version is the version
+    of the quotas, or of the tenants if the file has only tenants.
     """
     apply_file(file, edit, (QUOTA_ROWS, TENANT_ROWS), prune=prune, allow_empty=allow_empty, exit_code=exit_code)
 
@@ -453,7 +456,9 @@ def apply_file(
     try:
         text = sys.stdin.read() if file == "-" else read_text_file("--file", Path(file))
         declared = from_text(text, "standard input" if file == "-" else file)
-        edits = _edits(declared, edit, kinds, prune=prune, allow_empty=allow_empty)
+        flags = [flag for flag, is_given in (("--prune", prune), ("--allow-empty", allow_empty)) if is_given]
+        rest = command_text("tenants", "apply", "-f", file, *flags)
+        edits = _edits(declared, edit, kinds, rest, prune=prune, allow_empty=allow_empty)
         edit.show(edits)
     except PipelineError as exc:
         if exit_code and exc.exit_code == _DIFFERENT:
@@ -464,19 +469,24 @@ def apply_file(
 
 
 def _edits(
-    declared: Declared, edit: Edit, kinds: Sequence[RowKind], *, prune: bool, allow_empty: bool
+    declared: Declared, edit: Edit, kinds: Sequence[RowKind], rest: str, *, prune: bool, allow_empty: bool
 ) -> "list[TableEdit[Any]]":
     """Edit every table of which the file declares rows."""
-    kinds = [kind for kind in kinds if declared.of(kind) is not None]
+    asked, kinds = kinds, [kind for kind in kinds if declared.of(kind) is not None]
     if not kinds:
-        msg = "nothing was changed: the file declares no tenants"
-        raise Refused(msg, f"add a document of kind: Tenant, as {command_text('quotas', 'export')} prints them")
+        missing = "no tenants" if QUOTA_ROWS not in asked else "neither quotas nor tenants"
+        added = "a document of kind: Tenant" if QUOTA_ROWS not in asked else "quotas, or documents of kind: Tenant"
+        msg = f"nothing was changed: the file declares {missing}"
+        raise Refused(msg, f"add {added}, as {command_text('quotas', 'export')} prints them")
     changes = [_declaring(kind, declared.of(kind) or (), prune=prune, allow_empty=allow_empty) for kind in kinds]
-    return _edited(edit, [*zip(kinds, changes, strict=True)])
+    return _edited(edit, [*zip(kinds, changes, strict=True)], rest)
 
 
-def _edited(edit: Edit, changes: Sequence[tuple[RowKind, Change]]) -> "list[TableEdit[Any]]":
-    """Edit several tables, the quotas first. All edits are planned before the first one is made."""
+def _edited(edit: Edit, changes: Sequence[tuple[RowKind, Change]], rest: str) -> "list[TableEdit[Any]]":
+    """Edit several tables, the quotas first. All edits are planned before the first one is made.
+
+    * `rest`: the command that makes the edits that follow, if only the first one could be made.
+    """
     steps = [(edit.source.edited_table(kind), change) for kind, change in changes]
     for table, change in steps[1:]:
         table.plan(change)
@@ -486,7 +496,8 @@ def _edited(edit: Edit, changes: Sequence[tuple[RowKind, Change]]) -> "list[Tabl
             made.append(edit.made(table, change))
         except PipelineError:
             if made and made[0].has_changed and not edit.dry_run:
-                remark(f"quotas v{made[0].version} are stored, the tenants are not: the same command completes it")
+                edit.show(made)
+                remark(f"the quotas are stored, the tenants are not. To complete it: {rest}")
             raise
         edit = edit._replace(if_version=None)  # it was of the first table
     return made
@@ -551,15 +562,21 @@ def import_(
     users = export.tenants if export else {}
     changes: list[tuple[RowKind, Change]] = [(QUOTA_ROWS, lambda rows: applied(rows, declared, prune=False))]
     changes += [(TENANT_ROWS, partial(_with_users, users))] if users else []
-    edits = _edited(edit, changes)
+    edits = _edited(edit, changes, "the same command, without --if-version")
     edit.show(edits)
     named = {(quota["user"], quota["client_id"]) for quota in declared}
     others = sum((row["user"], row["client_id"]) not in named for row in edits[0].before.rows)
     if others:
         remark(f"quotas of other entities, which stay in the table: {others}")
-    known = {row["tenant"] for row in edits[1].before.rows} if users else ()
-    for tenant in sorted(users.keys() - known):
-        fix = command_text("tenants", "alter", tenant, "--add-config", "producer_byte_rate=10MB/s")
+    if users:
+        _remark_unknown(users, edits[1].before.rows)
+
+
+def _remark_unknown(users: Mapping[str, Sequence[str]], rows: Rows) -> None:
+    """Print the users whom a label puts into a tenant that does not exist, and the command that makes it with them."""
+    for tenant in sorted(users.keys() - {row["tenant"] for row in rows}):
+        added = [word for user in users[tenant] for word in ("--add-user", user)]
+        fix = command_text("tenants", "alter", tenant, "--add-config", "producer_byte_rate=10MB/s", *added)
         remark(f"not imported: {', '.join(users[tenant])} of tenant {tenant}, which does not exist. Fix: {fix}")
 
 

@@ -4,7 +4,7 @@ They work as the commands of the quotas, with the same options. And `link`, to t
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -12,7 +12,7 @@ import typer
 from pipeline.cli.entity import refuse_empty
 from pipeline.cli.options import Output, Source, TablesSource, parse_instant
 from pipeline.cli.output import Layout, Row, format_option, print_rows, remark, say
-from pipeline.cli.quota_edits import Configs, EditOptions, apply_file, only_one, parse_configs, roll_back
+from pipeline.cli.quota_edits import Change, Configs, EditOptions, apply_file, only_one, parse_configs, roll_back
 from pipeline.cli.quotas import checked_in_force, print_diff, print_history
 from pipeline.cli.services import DEFAULT_PORT, TokenFile
 from pipeline.clock import wall_ms
@@ -125,13 +125,24 @@ def alter(
     a name before the beginning of one, the longer before the shorter. One pattern cannot be in two tenants.
     """
     refuse_empty("TENANT", [name])
+    added = {USERS: add_user or (), CLIENT_IDS: add_client_id or ()}
+    removed = {USERS: remove_user or (), CLIENT_IDS: remove_client_id or ()}
+    change = _alteration(name, add_config, delete_config, added, removed)
+    edit.show([edit.made(edit.source.edited_table(TENANT_ROWS), change)])
+
+
+def _alteration(
+    name: str,
+    add_config: Sequence[str] | None,
+    delete_config: Sequence[str] | None,
+    added: Mapping[str, Sequence[str]],
+    removed: Mapping[str, Sequence[str]],
+) -> Change:
     given = {
-        "--add-user": add_user,
-        "--remove-user": remove_user,
-        "--add-client-id": add_client_id,
-        "--remove-client-id": remove_client_id,
-        "--delete-config": delete_config,
-    }
+        f"--{verb}-{part}": patterns[column]
+        for verb, patterns in (("add", added), ("remove", removed))
+        for column, part in PATTERNS.items()
+    } | {"--delete-config": delete_config}
     for option, texts in given.items():
         refuse_empty(option, texts)
     added_config = only_one(add_config, "add-config")
@@ -139,14 +150,15 @@ def alter(
         msg = f"there is nothing to change: give --add-config or one of {', '.join(given)}"
         raise UsageError(msg, "for example --add-config producer_byte_rate=10MB/s --add-user 'team-a-*'")
     values, taken = parse_configs(added_config, delete_config, _CONFIGS, Mistakes())
-    added = {USERS: add_user or (), CLIENT_IDS: add_client_id or ()}
-    removed = {USERS: remove_user or (), CLIENT_IDS: remove_client_id or ()}
 
     def change(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        refuse_absent(TENANT_ROWS, next((row for row in rows if row["tenant"] == name), {}), taken)
+        before = next((row for row in rows if row["tenant"] == name), None)
+        if before is None and not values and not any(added.values()):
+            raise _unknown(name, rows)
+        refuse_absent(TENANT_ROWS, before or {}, taken)
         return altered_tenants(rows, [TenantChange(name, values | taken, added, removed)])
 
-    edit.show([edit.made(edit.source.edited_table(TENANT_ROWS), change)])
+    return change
 
 
 def delete(name: Name, edit: EditOptions) -> None:
@@ -211,7 +223,7 @@ def rollback(
 
 def link(
     name: Annotated[
-        str | None, typer.Argument(metavar="TENANT", help="Whose page it opens.", show_default=False)
+        str | None, typer.Argument(metavar="TENANT", help="The tenant of the page that it opens.", show_default=False)
     ] = None,
     *,
     user: Annotated[str | None, typer.Option(help="A user instead of a tenant.", show_default=False)] = None,

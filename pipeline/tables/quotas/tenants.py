@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.command_line import command_text
 from pipeline.tables.quotas.edit import (
     LABELS,
     MEMBER,
@@ -117,8 +118,34 @@ class TenantChange:
 
 
 def altered_tenants(rows: Iterable[QuotaValues], changes: Iterable[TenantChange]) -> list[dict[str, Any]]:
-    """The rows after the changes, applied in order; sorted by name. `Refused` if a pattern to remove is not there."""
-    return with_changes(TENANT_ROWS, rows, [((one.tenant,), partial(_changed, one)) for one in changes])
+    """The rows after the changes, applied in order; sorted by name.
+
+    Raises:
+        Refused: a pattern to remove is not there, or one to add is another tenant's.
+    """
+    changes = [*changes]
+    after = with_changes(TENANT_ROWS, rows, [((one.tenant,), partial(_changed, one)) for one in changes])
+    _refuse_taken(after, changes)
+    return after
+
+
+def _refuse_taken(rows: Sequence[QuotaValues], changes: Sequence[TenantChange]) -> None:
+    taken = [
+        (column, pattern, row["tenant"], change.tenant)
+        for change in changes
+        for column, patterns in change.added.items()
+        for pattern in patterns
+        for row in rows
+        if row["tenant"] != change.tenant and pattern in row[column]
+    ]
+    mistakes, removed = [], dict[str, list[str]]()
+    for column, pattern, owner, name in taken:
+        one, other = sorted((owner, name))
+        mistakes.append(Mistake(f"{PATTERNS[column]} pattern {pattern!r} is in the tenants {one!r} and {other!r}"))
+        removed.setdefault(owner, []).extend((f"--remove-{PATTERNS[column]}", pattern))
+    if mistakes:
+        fix = "; ".join(command_text("tenants", "alter", owner, *words) for owner, words in removed.items())
+        raise edit_refused(mistakes, fix, TENANT_ROWS)
 
 
 def _changed(change: TenantChange, before: QuotaValues | None) -> QuotaValues:

@@ -1,6 +1,7 @@
 """`kquota tenants`, and files of quotas with tenants: words, edits, warnings, files for both tables, versions."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,8 @@ def test_a_tenant_is_described_in_one_line_and_an_edit_names_each_value(root: st
 
 
 def test_an_unknown_tenant_is_not_found_and_those_there_are_are_named(root: str) -> None:
-    for words in (("describe", "team-b"), ("delete", "team-b")):
+    alters = (("alter", "team-b", *rest) for rest in (("--remove-user", "x"), ("--delete-config", "owner")))
+    for words in (("describe", "team-b"), ("delete", "team-b"), *alters):
         answer = tenants(root, *words)
         assert answer.exit_code == 3
         assert "no tenant team-b; there are team-a. Fix: " in answer.stderr
@@ -89,8 +91,8 @@ def test_an_unknown_tenant_is_not_found_and_those_there_are_are_named(root: str)
         (("--add-config", "mode=exempt"), "unknown mode exempt; use enforce, shadow"),
         (("--add-config", "lend=maybe"), "lend is maybe, not true or false"),
         (("--add-config", "user_patterns=b"), "Unexpected config names: user_patterns; known are producer_byte_rate,"),
-        (("--remove-user", "carol"), "tenant 'b' has no user pattern carol"),
-        (("--delete-config", "ceiling"), "Invalid config(s): ceiling"),
+        (("--remove-user", "carol", "--add-user", "b"), "tenant 'b' has no user pattern carol"),
+        (("--delete-config", "ceiling", "--add-user", "b"), "Invalid config(s): ceiling"),
     ],
 )
 def test_what_can_not_be_a_tenant_is_refused_with_the_reason(words: tuple[str, ...], told: str, root: str) -> None:
@@ -243,7 +245,7 @@ def test_a_file_with_an_impossible_tenant_changes_no_quota(root: str) -> None:
     assert kquota("quotas", "describe", "--tables", root).exit_code == 3
 
 
-def test_quotas_that_were_stored_without_their_tenants_are_completed_by_the_same_command(
+def test_quotas_stored_without_their_tenants_are_shown_with_what_completes_it(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patient = EditedTable.__init__
@@ -252,16 +254,34 @@ def test_quotas_that_were_stored_without_their_tenants_are_completed_by_the_same
         patient(table, root, lock_timeout_seconds=0.05)
 
     monkeypatch.setattr(EditedTable, "__init__", hasty)
-    apply = ("quotas", "apply", "-f", "-", "--tables", root)
+    apply = ("quotas", "apply", "-f", "-", "--prune", "--if-version", "1", "--tables", root)
     with FileLock(Path(root) / "tenants.lock"):
         failed = kquota(*apply, stdin=FILE)
     assert failed.exit_code == 4
-    assert "quotas v2 are stored, the tenants are not: the same command completes it" in failed.stderr
+    assert "add     user-principal 'bob'  producer_byte_rate" in failed.stdout
+    stored, how, _ = failed.stderr.split("\n", 2)
+    assert stored == "quotas v2"
+    assert how.startswith("the quotas are stored, the tenants are not. To complete it: ")
+    assert how.endswith("kquota tenants apply -f - --prune")
     assert described(root) == [TEAM_A]
-    again = kquota(*apply, stdin=FILE)
+    again = tenants(root, *how.partition("kquota tenants ")[2].split(), stdin=FILE)
     assert again.exit_code == 0
-    assert "quotas v2, nothing to change" in again.stderr
     assert len(described(root)) == 2
+
+
+def test_a_pattern_of_another_tenant_is_refused_with_the_command_that_removes_it(root: str) -> None:
+    added = ("--add-user", "alice", "--add-client-id", "etl-*", "--add-config", "producer_byte_rate=1")
+    refused = alter(root, "b", *added)
+    assert refused.exit_code == 5
+    _, _, fix = refused.stderr.strip().partition("kquota tenants ")
+    assert fix == "alter team-a --remove-user alice --remove-client-id 'etl-*'"
+    assert alter(root, *shlex.split(fix)[1:]).exit_code == 0
+    assert alter(root, "b", *added).exit_code == 0
+
+
+def test_a_file_of_empty_documents_declares_neither_quotas_nor_tenants(root: str) -> None:
+    refused = kquota("quotas", "apply", "-f", "-", "--tables", root, stdin="---\n---\n")
+    assert (refused.exit_code, "declares neither quotas nor tenants. Fix: " in refused.stderr) == (5, True)
 
 
 def test_without_the_table_the_command_says_how_to_make_it(tmp_path: Path) -> None:
