@@ -20,8 +20,8 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from pipeline.brokers.native import NativeEntity, NativeQuota
 from pipeline.command_line import command_text
-from pipeline.errors import Refused
-from pipeline.tables.quotas.files import QuotaFileRefused, load_documents
+from pipeline.errors import Refused, UsageError
+from pipeline.tables.quotas.files import TENANT, QuotaFileRefused, load_documents
 from quota.entity import DEFAULT
 from quota.units import Mistakes
 
@@ -50,7 +50,8 @@ def read_export(text: str, name: str, tenant_label: str | None = None) -> Export
         tenant_label: the label of a `KafkaUser` that names the tenant of the user.
 
     Raises:
-        Refused: the text has none of the forms, or resources of several clusters.
+        Refused: the text has none of the forms, is a file of kquota, or has resources of several clusters.
+        UsageError: there are no labels in its form.
         QuotaFileRefused: it is not as its form says, or names an entity twice; all mistakes with their places.
     """
     mistakes = Mistakes()
@@ -59,19 +60,44 @@ def read_export(text: str, name: str, tenant_label: str | None = None) -> Export
     else:
         documents = [one for one in load_documents(text, name, mistakes) if one is not None]
         first = documents[0] if documents and isinstance(documents[0], dict) else None
+        if any(isinstance(one, dict) and (one.get("kind") == TENANT or "tenants" in one) for one in documents):
+            msg = f"{name} has tenants as kquota writes them"
+            raise _of_kquota(msg)
         read = None if first is None else next((read for key, read in _FORMS.items() if key in first), None)
         if first == {}:
             read = _of_rpk  # it leaves out an empty list
         if read is None:
             msg = f"{name} is no export of quotas that kquota knows: Strimzi, kafka-configs, Terraform or rpk"
-            raise Refused(msg, f"files of kquota are read by: {command_text('quotas', 'apply', '-f', 'FILE')}")
+            raise _of_kquota(msg)
         found = read(documents, mistakes, tenant_label)
+    if tenant_label is not None and found.tool != _STRIMZI:
+        msg = f"--tenant-label is for a file of KafkaUser resources; {name} is of {found.tool}, which keeps no labels"
+        raise UsageError(msg, "leave it out, and name the users: " + command_text("tenants", "alter", "--help"))
     for entity, count in Counter(quota.entity for quota in found.quotas).items():
         if count > 1:
             mistakes.add(f"{entity} is given {count} times")
     if mistakes.found:
-        raise QuotaFileRefused(name, mistakes.found)
+        raise QuotaFileRefused(name, mistakes.found, f"quotas of {found.tool}", _EXPORTED_BY[found.tool])
     return found
+
+
+_STRIMZI: Final = "Strimzi"
+_KAFKA_CONFIGS: Final = "kafka-configs"
+_TERRAFORM: Final = "Terraform"
+_RPK: Final = "rpk"
+_EXPORTED_BY: Final = {
+    tool: f"or export anew: {command}"
+    for tool, command in (
+        (_STRIMZI, "kubectl get kafkausers -o yaml"),
+        (_KAFKA_CONFIGS, "kafka-configs.sh --describe --entity-type users"),
+        (_TERRAFORM, "terraform show -json"),
+        (_RPK, "rpk cluster quotas describe --format json"),
+    )
+}
+
+
+def _of_kquota(message: str) -> Refused:
+    return Refused(message, f"files of kquota are read by: {command_text('quotas', 'apply', '-f', 'FILE')}")
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -108,7 +134,7 @@ def _of_kafka_configs(text: str, mistakes: Mistakes) -> Export:
         pairs = (pair.strip().partition("=")[::2] for pair in values.split(","))
         read = _checked(_Configs, {"values": dict(pairs)}, mistakes.at(f"line {number}"))
         quotas += [NativeQuota(native, _given(read.values))] if read else []
-    return Export("kafka-configs", quotas, left_out)
+    return Export(_KAFKA_CONFIGS, quotas, left_out)
 
 
 # The others have documents. A model says what is read of one; all else in it is passed over.
@@ -156,7 +182,8 @@ def _of_strimzi(documents: Sequence[Any], mistakes: Mistakes, tenant_label: str 
         msg = f"the users are of several clusters: {', '.join(sorted(clusters))}"
         raise Refused(msg, f"give those of one: kubectl get kafkausers -l {_STRIMZI_CLUSTER}=NAME -o yaml")
     others = (str(one.get("kind")) for one, is_one in zip(resources, is_user, strict=True) if not is_one)
-    return Export("Strimzi", quotas, _no_quotas(others), tenants)
+    missing = [f"label {tenant_label}, which no KafkaUser has"] if tenant_label is not None and not tenants else []
+    return Export(_STRIMZI, quotas, [*_no_quotas(others), *missing], tenants)
 
 
 def _items(document: Any) -> Iterator[Mapping[str, Any]]:
@@ -222,15 +249,19 @@ _TERRAFORM_QUOTAS: Final = {"kafka_quota", "kafka_quota_composite"}
 def _of_terraform(documents: Sequence[Any], mistakes: Mistakes, _tenant_label: str | None) -> Export:
     read = _checked(_Terraform, documents[0], mistakes) or _Terraform()
     resources = [*(read.planned or read.shown or _Module()).all_resources(), *read.resources]
-    quotas = [
-        NativeQuota(quota.native, _given(quota.config))
-        for resource in resources
-        if resource.type in _TERRAFORM_QUOTAS
-        for attributes in resource.attributes()
-        if (quota := _checked(_Attributes, attributes, mistakes.at(f"{resource.type}.{resource.name}")))
-    ]
+    quotas, empty = [], []
+    for resource in resources:
+        address = f"{resource.type}.{resource.name}"
+        for attributes in resource.attributes() if resource.type in _TERRAFORM_QUOTAS else ():
+            read_quota = _checked(_Attributes, attributes, mistakes.at(address))
+            if read_quota is None:
+                continue
+            if values := _given(read_quota.config):
+                quotas.append(NativeQuota(read_quota.native, values))
+            else:
+                empty.append(f"{address} of {read_quota.native}; it has no config")
     others = (resource.type for resource in resources if resource.type not in _TERRAFORM_QUOTAS)
-    return Export("Terraform", quotas, _no_quotas(others))
+    return Export(_TERRAFORM, quotas, [*empty, *_no_quotas(others)])
 
 
 class _Value(BaseModel):
@@ -252,7 +283,7 @@ def _of_rpk(documents: Sequence[Any], mistakes: Mistakes, _tenant_label: str | N
     keys = {str(key) for one in (given if isinstance(given, list) else ()) if isinstance(one, dict) for key in one}
     if more := keys - {*_Quota.model_fields}:
         msg = f"quotas have {', '.join(sorted(more))}, which rpk does not write"
-        raise Refused(msg, f"quotas as kquota writes them are read by: {command_text('quotas', 'apply', '-f', 'FILE')}")
+        raise _of_kquota(msg)
     read = _checked(_Described, documents[0], mistakes) or _Described()
     quotas = [
         NativeQuota(
@@ -261,7 +292,7 @@ def _of_rpk(documents: Sequence[Any], mistakes: Mistakes, _tenant_label: str | N
         )
         for quota in read.quotas
     ]
-    return Export("rpk", quotas)
+    return Export(_RPK, quotas)
 
 
 _FORMS: Final[Mapping[str, Callable[[Sequence[Any], Mistakes, str | None], Export]]] = {

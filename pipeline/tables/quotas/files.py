@@ -51,12 +51,17 @@ ENTITY_TYPES: Final = {"user": "user", "client-id": "client_id"}
 
 
 class QuotaFileRefused(Refused):
-    """A file does not hold valid quotas; it has all mistakes, with their places."""
+    """A file does not hold valid quotas or tenants; it has all mistakes, with their places.
 
-    def __init__(self, file: str, mistakes: Sequence[Mistake]) -> None:
+    * `rows`: what of the file is not valid.
+    * `fix`: how to correct it, after the places.
+    """
+
+    def __init__(self, file: str, mistakes: Sequence[Mistake], rows: str = "quotas", fix: str = "") -> None:
         self.mistakes = tuple(mistakes)
-        fix = "correct these places; a quota is written like {user: alice, client_id: etl, producer_byte_rate: 1MB/s}"
-        super().__init__(f"quotas of {file} are not valid, nothing was changed: {'; '.join(map(str, mistakes))}", fix)
+        places = "; ".join(map(str, mistakes))
+        fixes = "; ".join(["correct these places", *([fix] if fix else [])])
+        super().__init__(f"{rows} of {file} are not valid, nothing was changed: {places}", fixes)
 
 
 def to_document(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -221,7 +226,7 @@ def from_text(text: str, name: str = "the file") -> Declared:
     """
     mistakes = Mistakes()
     documents = load_documents(text, name, mistakes) or [None]
-    quotas, tenants = _Rows(QUOTA_ROWS, _declared), _Rows(TENANT_ROWS, _declared_tenant)
+    quotas, tenants = parts = _Rows(QUOTA_ROWS, _declared), _Rows(TENANT_ROWS, _declared_tenant)
     for number, document in enumerate(documents, start=1):
         is_alone = len(documents) == 1
         where = mistakes if is_alone else mistakes.at(f"document {number}")
@@ -234,8 +239,17 @@ def from_text(text: str, name: str = "the file") -> Declared:
         elif document is not None or is_alone:
             quotas.add_all(document, where)
     if mistakes.found:
-        raise QuotaFileRefused(name, mistakes.found)
+        named = [part for part in parts if part.found is not None] or [quotas]
+        fix = "; ".join(_WRITTEN[part.name] for part in named)
+        raise QuotaFileRefused(name, mistakes.found, " and ".join(part.name for part in named), fix)
     return Declared(quotas.found, tenants.found)
+
+
+_WRITTEN: Final = {
+    QUOTA_ROWS.table: "a quota is written like {user: alice, client_id: etl, producer_byte_rate: 1MB/s}",
+    TENANT_ROWS.table: "a tenant is written like {kind: Tenant, tenant: team-a, user_patterns: [team-a-*], "
+    "producer_byte_rate: 10MB/s}",
+}
 
 
 def _add_parts(document: Mapping[str, Any], mistakes: Mistakes, parts: Sequence["_Rows"]) -> None:
@@ -377,6 +391,9 @@ def _declared_tenant(item: object, mistakes: Mistakes) -> QuotaValues | None:
         mistakes.add(f"{_shown(item)} is not a tenant: a mapping of tenant, patterns and bounds")
         return None
     given = {tenant_column(str(key)): value for key, value in item.items()}
+    for column, count in Counter(tenant_column(str(key)) for key in item).items():
+        if count > 1:
+            mistakes.add(f"'{column}' is given {count} times, under both of its names")
     if (kind := given.pop("kind", TENANT)) != TENANT:
         mistakes.at("kind").add(f"'kind' is {_shown(kind)}, not {TENANT}")
     if unknown := [key for key in given if key not in TENANT_ROWS.columns]:

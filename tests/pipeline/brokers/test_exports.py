@@ -10,7 +10,7 @@ import yaml
 
 from pipeline.brokers.exports import read_export
 from pipeline.brokers.native import NativeEntity, imported
-from pipeline.errors import Refused
+from pipeline.errors import Refused, UsageError
 from pipeline.tables.quotas.files import QuotaFileRefused
 from tests.pipeline.brokers.quota_broker import client, ip, pair, user
 from tests.pipeline.cli.kafka_configs import golden
@@ -134,6 +134,19 @@ def test_a_label_names_the_tenant_of_a_user_with_or_without_a_quota() -> None:
     export = read_export(text_of("strimzi.yaml"), "users", "team")
     assert export.tenants == {"team-orders": ["CN=orders"], "team-bi": ["reports", "CN=nightly"]}
     assert read_export(text_of("strimzi.yaml"), "users").tenants == {}
+    assert read_export(text_of("strimzi.yaml"), "users", "taem").left_out[-1] == "label taem, which no KafkaUser has"
+
+
+@pytest.mark.parametrize("name", ["kafka_configs.txt", "terraform_state.json", "rpk.json"])
+def test_a_label_is_refused_for_a_file_without_labels(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is of {CASES[name][0]}, which keeps no labels"):
+        read_export(text_of(name), name, "team")
+
+
+def test_a_quota_of_terraform_without_config_is_named() -> None:
+    quota = {"type": "kafka_quota", "name": "q", "values": {"entity_type": "user", "entity_name": "a"}}
+    export = read_export(json.dumps({"values": {"root_module": {"resources": [quota]}}, "format_version": "1"}), "tf")
+    assert (export.quotas, export.left_out) == ([], ["kafka_quota.q of user-principal 'a'; it has no config"])
 
 
 @pytest.mark.parametrize("text", ['{"format_version": "1.0"}', "{}", '{"version": 4, "terraform_version": "1.9.5"}'])
@@ -148,6 +161,9 @@ def test_an_export_may_be_empty(text: str) -> None:
         ("a: 1", "is no export of quotas that kquota knows"),
         ("- 1", "is no export of quotas that kquota knows"),
         ('{"quotas": [{"entity": [], "values": [], "mode": "shadow"}]}', "quotas have mode, which rpk does not write"),
+        ("quotas: []\n---\n{kind: Tenant, tenant: a}", "the file has tenants as kquota writes them"),
+        ("kind: Tenant\ntenant: a", "the file has tenants as kquota writes them"),
+        ('{"quotas": [], "tenants": []}', "the file has tenants as kquota writes them"),
         (
             "".join(
                 f"---\n{{kind: KafkaUser, metadata: {{name: a, labels: {{strimzi.io/cluster: {one}}}}}}}\n"
@@ -158,8 +174,9 @@ def test_an_export_may_be_empty(text: str) -> None:
     ],
 )
 def test_what_is_no_export_of_one_cluster_is_refused(text: str, told: str) -> None:
-    with pytest.raises(Refused, match=told):
+    with pytest.raises(Refused, match=told) as refused:
         read_export(text, "the file")
+    assert ("kquota quotas apply -f FILE" in refused.value.fix) == ("kquota" in told or "rpk" in told)
 
 
 def strimzi(**quotas: Any) -> str:
@@ -188,3 +205,4 @@ def test_what_is_wrong_in_an_export_is_told_with_its_place(text: str, mistake: s
     with pytest.raises(QuotaFileRefused) as refused:
         read_export(text, "the file")
     assert mistake in refused.value.message
+    assert "a quota is written like" not in refused.value.fix
