@@ -357,25 +357,41 @@ def sharing_text(
     return f"{who} shares {of_tenant}; {may}"
 
 
-def lending_text(tenant: str, quota_type: str, members: Sequence[tuple[str, float, float]]) -> str | None:
+def borrowed(member: Mapping[str, Any]) -> float:
+    """What a member uses above its own bound, as far as its bound in force lets it: more than that was not lent.
+
+    * `member`: A row of the table `rates`.
+    """
+    used: float = min(member["observed"], member["bound"]) - member["own_bound"]
+    return max(used, 0.0)
+
+
+def lending_text(tenant: str, quota_type: str, members: Iterable[Mapping[str, Any]]) -> str | None:
     """Who uses more than its own bound, and who leaves that free, as a sentence without a full stop; None if none does.
 
-    * `members`: name, what it uses, and its own bound T, of the members with usage.
+    * `members`: Rows of the table `rates`, of the members with usage.
 
-    >>> lending_text("team-a", "producer_byte_rate", [("alice", 3.6e6, 1e6), ("bob", 0.2e6, 3e6)])
+    >>> alice = {"level": 3, "sensor_user": "alice", "sensor_client_id": "", "observed": 3.7e6, "own_bound": 1e6}
+    >>> bob = {"level": 3, "sensor_user": "bob", "sensor_client_id": "", "observed": 0.2e6, "own_bound": 3e6}
+    >>> lending_text("team-a", "producer_byte_rate", [alice | {"bound": 3.6e6}, bob | {"bound": 4e6}])
     'team-a lends alice 2.6 MB/s that bob leaves free: it uses 3.6 × its own 1.0 MB/s'
     """
-    above = sorted(((used - own, name, used, own) for name, used, own in members if used > own), reverse=True)
+    named = [
+        (borrowed(one), sensor_text(one["level"], one["sensor_user"], one["sensor_client_id"]), one) for one in members
+    ]
+    above = sorted(((lent, name, one["own_bound"]) for lent, name, one in named if lent), reverse=True)
     if not above:
         return None
-    free = sorted((used - own, name) for name, used, own in members if used < own)
+    free = sorted(
+        (one["observed"] - own, name) for _, name, one in named if one["observed"] < (own := one["own_bound"])
+    )
     lent, others = rate_text(quota_type, sum(one[0] for one in above)), _names([name for _, name in free]) or "others"
     leave = "leaves" if len(free) == 1 else "leave"
-    lends = f"{tenant} lends {_names([name for _, name, *_ in above])} {lent} that {others} {leave} free"
+    lends = f"{tenant} lends {_names([name for _, name, _ in above])} {lent} that {others} {leave} free"
     if len(above) > 1:
         return lends
-    _, _, used, own = above[0]
-    return f"{lends}: it uses {_times(used / own)} its own {rate_text(quota_type, own)}"
+    more, _, own = above[0]
+    return f"{lends}: it uses {_times(1 + more / own)} its own {rate_text(quota_type, own)}"
 
 
 def _times(factor: float) -> str:

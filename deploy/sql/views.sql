@@ -61,7 +61,7 @@ LEFT JOIN quotas AS q ON q.user = l.entity_user AND q.client_id = l.entity_clien
 GROUP BY l.cluster, l.user, l.client_id;
 
 CREATE OR REPLACE VIEW client_bounds
-COMMENT 'The quota that holds for each client, by quota type, with the level that matched and the sensor that the client shares with others. Rows in shadow mode are left out. Bound is null where the row is exempt. The switch kquota mode, which makes all quotas shadow, is a property of the table and cannot be seen here.'
+COMMENT 'The quota that holds for each client, by quota type, with the level that matched and the sensor that the client shares with others. Rows in shadow mode are left out. Bound is null where the row is exempt. The switch kquota mode, which makes all quotas shadow, is a property of the table and cannot be seen here. Tenants are not counted: their members may have more or less, and those without a quota of their own are not in it.'
 AS
 WITH bounds AS (
   SELECT q.user, q.client_id, q.mode, t.quota_type, CASE WHEN q.mode = 'enforce' THEN t.bound END AS bound
@@ -125,10 +125,10 @@ FROM rates
 WHERE clients IS NOT NULL;
 
 CREATE OR REPLACE VIEW tenants_now
-COMMENT 'What the members of each tenant use together, against its bound, by quota type, as the job saw it when it last replaced the table rates: as_of says when. Borrowed is what members use above their own bounds, tenant_level how many times its own bound a member may use now: null while all that is wanted fits. Bounds are those of today. The members are the rows of rates with this tenant and clients not null.'
+COMMENT 'What the members of each tenant use together, against its bound, by quota type, as the job saw it when it last replaced the table rates: as_of says when. Borrowed is what members use above their own bounds, as far as they may, tenant_level how many times its own bound a member may use now: null while all that is wanted fits. Bounds are those of today. The members are the rows of rates with this tenant and its mode and clients not null. With kquota mode shadow, which makes all shadow, they are those in shadow mode.'
 AS
 WITH bounds AS (
-  SELECT t.tenant, t.owner, b.quota_type, b.bound
+  SELECT t.tenant, t.owner, t.mode, b.quota_type, b.bound
   FROM tenants AS t
   LATERAL VIEW inline(array(
     named_struct('quota_type', 'producer_byte_rate', 'bound', t.producer_byte_rate),
@@ -139,11 +139,12 @@ WITH bounds AS (
 )
 SELECT r.cluster, max(r.as_of_ms) AS as_of_ms, max(r.as_of) AS as_of, r.broker_id, r.tenant, b.owner, r.quota_type, r.mode,
   count(*) AS members, count(r.held_until_ms) AS members_held, sum(r.observed) AS observed, b.bound,
-  sum(r.observed) / b.bound AS share, sum(greatest(r.observed - r.own_bound, 0)) AS borrowed,
+  sum(r.observed) / b.bound AS share, sum(greatest(least(r.observed, r.bound) - r.own_bound, 0)) AS borrowed,
   max(r.tenant_level) AS tenant_level
 FROM rates AS r
 JOIN bounds AS b ON b.tenant = r.tenant AND b.quota_type = r.quota_type
 WHERE r.clients IS NOT NULL
+  AND (r.mode = b.mode OR (SELECT count(*) FROM rates WHERE mode = 'enforce') = 0)
 GROUP BY r.cluster, r.broker_id, r.tenant, b.owner, r.quota_type, r.mode, b.bound;
 
 -- Throttles -----------------------------------------------------------------------------------------------------------
@@ -359,7 +360,7 @@ FROM held AS h
 JOIN observed AS o ON o.cluster = h.cluster AND o.period_kind = h.period_kind AND o.period = h.period;
 
 CREATE OR REPLACE VIEW use_against_bound
-COMMENT 'What each sensor used per second, as the mean of a minute, against the bound that holds for it today. A mean of a minute is smoother than the rate that decides, which is measured over 10 to 12 s: a client can be throttled in a minute whose ratio is below 1. Bounds of the past are in throttle_log and decisions. Sums are over all brokers: with scope broker, where each broker has the bound for itself, the ratio is too high.'
+COMMENT 'What each sensor used per second, as the mean of a minute, against the bound that holds for it today. A mean of a minute is smoother than the rate that decides, which is measured over 10 to 12 s: a client can be throttled in a minute whose ratio is below 1. Bounds of the past are in throttle_log and decisions. Sums are over all brokers: with scope broker, where each broker has the bound for itself, the ratio is too high. Tenants are not counted: of what they lend, the ratio is above 1.'
 AS
 WITH used AS (
   SELECT u.cluster, u.minute_start_ms, u.minute_start, u.day, u.user, u.client_id, t.quota_type, t.used

@@ -9,18 +9,19 @@ from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.cli.output import remark, say
 from pipeline.clock import SHOWN_DIGITS, clock_time, wall_ms
 from pipeline.demo.folder import STOCK_CLIENTS, at_the_end, while_it_runs
 from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.stream.micro_batch import BatchReport
+from pipeline.tables.rates import members_of
 from pipeline.throttle.shapes import line_with_command
-from quota.effective import lending_text, sensor_text
+from quota.effective import lending_text
+from quota.tenants import Tenant
 
 _STATUS_EVERY_SECONDS: Final = 5.0
-_OF_MEMBER: Final = ("tenant", "quota_type", "level", "sensor_user", "sensor_client_id", "observed", "own_bound")
+_OF_TENANT: Final = ("tenant", "quota_type", "broker_id")
 _DO_NOT_LISTEN: Final = frozenset((client.user, client.client_id) for client in STOCK_CLIENTS)
 
 
@@ -89,7 +90,7 @@ class DemoConsole:
 
     def _show_lending(self) -> None:
         gauges = None if self._gauges is None else self._gauges()
-        text = None if gauges is None or self._has_lent else lending_in(gauges.rates.rows)
+        text = None if gauges is None or self._has_lent else lending_in(gauges.rates.rows, gauges.quotas.pin().tenants)
         if text is not None:
             self._has_lent = True
             say(f"{clock_time(wall_ms())}  {text}")
@@ -98,15 +99,14 @@ class DemoConsole:
         return f"{self._batches} micro-batches, {self._events} usage events"
 
 
-def lending_in(rates: pa.Table) -> str | None:
+def lending_in(rates: pa.Table, tenants: Sequence[Tenant]) -> str | None:
     """A sentence about a tenant that lends, by rows of the table `rates`; None if none does."""
-    are_members = pc.and_(pc.is_valid(rates["tenant"]), pc.is_valid(rates["clients"]))
-    members: defaultdict[tuple[str, str], list[tuple[str, float, float]]] = defaultdict(list)
-    for tenant, quota_type, level, user, client_id, observed, own in zip(
-        *(column.to_pylist() for column in rates.filter(are_members).select(list(_OF_MEMBER)).columns), strict=True
-    ):
-        members[tenant, quota_type].append((sensor_text(level, user, client_id), observed, own))
-    return next(filter(None, (lending_text(*of_tenant, found) for of_tenant, found in members.items())), None)
+    lending = [one for one in tenants if one.lend]
+    members: defaultdict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for row in members_of(rates, lending).to_pylist() if lending else ():
+        members[tuple(row[name] for name in _OF_TENANT)].append(row)
+    texts = (lending_text(tenant, quota_type, found) for (tenant, quota_type, _), found in members.items())
+    return next(filter(None, texts), None)
 
 
 def _propose(when: str, commands: Sequence[str]) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 from pipeline.job.status import Health
 from pipeline.tables.rates import NEAR
 from pipeline.tables.throttles import Held, count_text
-from quota.effective import lending_text, sensor_text
-from quota.tenants import Tenant, bounds_of
+from quota.effective import borrowed, lending_text, sensor_text
+from quota.tenants import DEMAND_SHARE, Tenant, bounds_of
 from quota.units import age_text, rate_text
 from schemas.throttle_record import Target, verb, written_ms
 
@@ -22,13 +22,13 @@ _WHOLE_TIMES: Final = 10
 Standing = Literal["over", "near", "within", "shadow", "unused"]
 
 
-def standing(used: float | None, mode: str) -> Standing:
+def standing(used: float | None, mode: str, near: float = NEAR) -> Standing:
     """How a rate stands to its bound: `used` is O / T, None without usage. A shadow quota is never over or near."""
     if mode == "shadow":
         return "shadow"
     if not used:
         return "unused"
-    return "over" if used > 1 else "near" if used >= NEAR else "within"
+    return "over" if used > 1 else "near" if used >= near else "within"
 
 
 def client_text(user: str, client_id: str | None) -> str:
@@ -114,20 +114,20 @@ def nearest_tenants(uses: Iterable[Mapping[str, Any]], tenants: Sequence[Tenant]
         if (name, quota_type) not in used:
             of_tenant = {"tenant": name, "quota_type": quota_type, "mode": modes[name], "bound": bound}
             found.append({**idle, **of_tenant, "is_at_bound": False})
-    return [{**row, "standing": standing(row["share"], row["mode"])} for row in found]
+    return [{**row, "standing": standing(row["share"], row["mode"], DEMAND_SHARE)} for row in found]
 
 
 def tenant_row(row: Mapping[str, Any], members: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """A row of `nearest_tenants` with those of its members that use the most, and a sentence.
 
-    Each member has a `name`, what it `borrowed` above its own bound, and `throttled`.
+    Each member has a `name`, what it `borrowed`, and `throttled`.
     """
     of_tenant = ("tenant", "quota_type", "broker_id", "mode")
     shown = [
         {
             **picked(one, ("sensor_user", "sensor_client_id", "level", "observed", "bound", "own_bound")),
             "name": sensor_text(one["level"], one["sensor_user"], one["sensor_client_id"]),
-            "borrowed": max(one["observed"] - one["own_bound"], 0.0),
+            "borrowed": borrowed(one),
             "throttled": one["held_until_ms"] is not None,
         }
         for one in members
@@ -138,16 +138,17 @@ def tenant_row(row: Mapping[str, Any], members: Iterable[Mapping[str, Any]]) -> 
 
 def _tenant_text(row: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> str:
     tenant, quota_type = row["tenant"], row["quota_type"]
-    of_members = [(one["name"], one["observed"], one["own_bound"]) for one in shown]
-    lending = lending_text(tenant, quota_type, of_members)
+    lending = lending_text(tenant, quota_type, shown)
     if lending is not None and (row["tenant_level"] is None or row["tenant_level"] >= 1):
         return lending
     used, bound = rate_text(quota_type, row["used"]), rate_text(quota_type, row["bound"])
     if not row["members"]:
         return f"no member of {tenant} uses anything"
-    if not row["is_at_bound"]:
-        return f"{tenant} uses {used} of its {bound}: all that its members want fits"
-    return f"{tenant} is at its bound: its members want more than {bound}, and have {used}"
+    if row["is_at_bound"]:
+        return f"{tenant} is at its bound: its members want more than {bound}, and have {used}"
+    if row["share"] >= DEMAND_SHARE:
+        return f"{tenant} is nearly full: it uses {used} of its {bound}"
+    return f"{tenant} uses {used} of its {bound}: all that its members want fits"
 
 
 # The figures of the view Pipeline, each with what it should be.

@@ -16,12 +16,12 @@ from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from pipeline.dashboard.reader import TablesReader
-from pipeline.dashboard.state import State, client_text, used_text
-from pipeline.errors import PipelineError, printable
+from pipeline.dashboard.state import State, client_text, nearest_tenants, used_text
+from pipeline.errors import PipelineError, Unreachable, printable
 from pipeline.tables.queries import Row, predicates
-from pipeline.tables.rates import NEAR, read_rates
+from pipeline.tables.rates import NEAR, Rates, read_rates
 from quota.entity import QUOTA_TYPES
-from quota.tenants import MEMBER_LEVEL, Tenant
+from quota.tenants import DEMAND_SHARE, MEMBER_LEVEL, Tenant
 from quota.units import age_text, rate_text
 
 Kind = Literal["tenant", "user"]
@@ -90,29 +90,45 @@ def _instant(at_ms: int) -> str:
 # What the page has. Pure, but for the reading of the rates.
 
 
-def read_members(reader: TablesReader, team: Team) -> tuple[int, list[Row]]:
-    """The instant of the rates, and those of the team's sensors: the largest share first, of each quota type."""
-    names = "quota_type, sensor_user, sensor_client_id, level, mode, observed, bound, own_bound, broker_held_share"
+_OF_SENSOR: Final = ("quota_type", "broker_id", "tenant", "sensor_user", "sensor_client_id")
+
+
+def read_members(reader: TablesReader, team: Team, tenants: Sequence[Tenant]) -> tuple[int, list[Row], list[Row]]:
+    """The instant of the rates, those of the team's sensors, and the sums of its tenant.
+
+    Of each quota type the sensor with the largest share is first.
+    """
+    names = ", ".join((*_OF_SENSOR, "level", "mode", "observed", "bound", "own_bound", "broker_held_share"))
     whose = predicates([("tenant" if team.kind == "tenant" else "sensor_user", "=", team.name)])
     of_sensors = f"SELECT {names} FROM source WHERE clients IS NOT NULL AND level IS NOT NULL"  # noqa: S608 - ours
     sql = f"{of_sensors} AND {whose} ORDER BY share DESC, sensor_user, sensor_client_id"
-    as_of_ms, rows = read_rates(reader.root, lambda rates: (rates.as_of_ms, rates.rows(sql)))
+
+    def read(rates: Rates) -> tuple[int, list[Row], list[Row]]:
+        sums = nearest_tenants(rates.tenants(tenants), tenants) if tenants else []
+        return rates.as_of_ms, rates.rows(sql), sums
+
+    as_of_ms, rows, sums = read_rates(reader.root, read)
     first: dict[tuple[str, ...], Row] = {}
     for row in sorted(rows, key=lambda row: row["mode"] != "enforce"):
-        first.setdefault((row["quota_type"], row["sensor_user"], row["sensor_client_id"]), row)
-    return as_of_ms, sorted(first.values(), key=lambda row: (QUOTA_TYPES.index(row["quota_type"]), -_share(row)))
+        first.setdefault(tuple(row[name] for name in _OF_SENSOR), row)
+    found = sorted(first.values(), key=lambda row: (QUOTA_TYPES.index(row["quota_type"]), -_share(row)))
+    return as_of_ms, found, sorted(sums, key=lambda row: QUOTA_TYPES.index(row["quota_type"]))
 
 
-def advice(rows: Sequence[Row], held: Sequence[Row], tenant: Tenant | None, used: Mapping[str, float]) -> str:
+def advice(rows: Sequence[Row], held: Sequence[Row], tenant: Tenant | None, sums: Sequence[Row]) -> str:
     """What to do, in one or two sentences.
 
-    * `used`: of each quota type what the team uses of the tenant's bound, as a part.
+    * `sums`: what the team uses of the tenant's bound, of each quota type and broker.
     """
-    full = next((name for name, share in used.items() if share >= NEAR), None)
-    if full and tenant and tenant.mode == "enforce":
-        most = _who(max((row for row in rows if row["quota_type"] == full), key=lambda row: row["observed"]))
-        use = f"The team has all of its bound in use, or nearly all. {most} uses most of it"
-        return f"{use}: let that send less, or ask for a higher bound."
+    near = (row for row in sums if row["is_at_bound"] or row["share"] >= DEMAND_SHARE)
+    full = next((row for row in near if row["mode"] == "enforce"), None)
+    if full is not None:
+        of_sum = [row for row in rows if all(row[name] == full[name] for name in ("quota_type", "broker_id", "mode"))]
+        most = _who(max(of_sum, key=lambda row: row["observed"]))
+        use = (
+            "The team is at its bound and wants more" if full["is_at_bound"] else "The bound of the team is nearly full"
+        )
+        return f"{use}. {most} uses most of it: let that send less, or ask for a higher bound."
     over = next((row for row in rows if row["mode"] == "enforce" and _share(row) >= NEAR), None)
     if over is None and not held:
         return "Nothing: all is within its bounds."
@@ -140,33 +156,33 @@ _PAGE: Final = (
 )
 
 
-def page(title: str, *texts: str, parts: Sequence[str] = ()) -> bytes:
-    """A page of texts, and of parts that are HTML; with these it is loaded again each five seconds."""
+def page(title: str, *texts: str, parts: Sequence[str] = (), again: bool = False) -> bytes:
+    """A page of texts, and of parts that are HTML; with these, or `again`, it is loaded again each five seconds."""
     body = "".join([*(f'<p class="verdict">{_text(text)}</p>' for text in texts), *parts])
-    refresh = '<meta http-equiv="refresh" content="5">' if parts else ""
+    refresh = '<meta http-equiv="refresh" content="5">' if parts or again else ""
     return _PAGE.format(title=_text(title), body=body, refresh=refresh).encode()
 
 
 def team_page(reader: TablesReader, newest: Callable[[], State], team: Team, now_ms: int) -> bytes:
-    """The page that a link opens; `LinkRefused` if it is of another cluster."""
+    """The page that a link opens; `LinkRefused` if it is of another cluster, `Unreachable` while none is known."""
     state = newest()
+    if state.cluster is None:
+        msg = "the cluster is not known: no micro-batch was read yet"
+        raise Unreachable(msg, "repeat this in a second")
     if state.cluster != team.cluster:
         raise LinkRefused(_NOT_VALID)
-    as_of_ms, rows = read_members(reader, team)
-    tenants = reader.snapshot().tenants if team.kind == "tenant" else ()
-    tenant = next((one for one in tenants if one.name == team.name), None)
-    bounds = dict(zip(QUOTA_TYPES, tenant.bounds, strict=True)) if tenant else {}
-    sums = {name: sum(row["observed"] for row in rows if row["quota_type"] == name) for name in QUOTA_TYPES}
-    used = {name: sums[name] / bound for name, bound in bounds.items() if bound}
+    tenants = [one for one in reader.snapshot().tenants if (team.kind, team.name) == ("tenant", one.name)]
+    as_of_ms, rows, sums = read_members(reader, team, tenants)
+    tenant = next(iter(tenants), None)
     held = [dict(row) for row in state.running if row.get(team.kind) == team.name]
     whole = (
-        (_type(name), rate_text(name, sums[name]), rate_text(name, bounds[name] or 0.0), used_text(part))
-        for name, part in used.items()
+        (_type(row), *(rate_text(row["quota_type"], row[name]) for name in ("used", "bound")), used_text(row["share"]))
+        for row in sums
     )
     holds = (
         (
             client_text(one["user"], one["client_id"]),
-            _type(one["quota_type"]),
+            _type(one),
             age_text(one["throttled_until_ms"] - now_ms),
         )
         for one in held
@@ -176,20 +192,20 @@ def team_page(reader: TablesReader, newest: Callable[[], State], team: Team, now
     parts = (
         _table("The whole team", ("type", "uses", "bound", "part"), whole),
         _table("Held by kquota now", ("who", "type", "for"), holds),
-        _table("Members", _MEMBER_COLUMNS, map(_cells, rows[:_MOST_ROWS])),
+        _table("Members", _MEMBER_COLUMNS, (_cells(row, team.kind) for row in rows[:_MOST_ROWS])),
         f'<p class="quiet">{_text(ends)}</p>',
     )
-    return page(f"{team.kind} {team.name}", advice(rows, held, tenant, used), parts=parts)
+    return page(f"{team.kind} {team.name}", advice(rows, held, tenant, sums), parts=parts)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, kind: Kind) -> tuple[str, ...]:
     quota_type, own, seconds = row["quota_type"], row["own_bound"], round((row["broker_held_share"] or 0.0) * 60)
     times = row["bound"] / own if own else 1.0
     note = f", {times:.1f} × its own" if abs(times - 1) >= _SHOWN_FROM else ""
     note += "" if row["mode"] == "enforce" else ", not enforced"
     return (
-        _who(row),
-        _type(quota_type),
+        _who(row) + (f", in tenant {row['tenant']}" if kind == "user" and row["tenant"] else ""),
+        _type(row),
         rate_text(quota_type, row["observed"]),
         rate_text(quota_type, row["bound"]) + note,
         used_text(_share(row)),
@@ -197,8 +213,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _type(quota_type: str) -> str:
-    return quota_type.partition("_")[0]
+def _type(row: Mapping[str, Any]) -> str:
+    name = row["quota_type"].partition("_")[0]
+    return f"{name}, broker {row['broker_id']}" if row["broker_id"] else name
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

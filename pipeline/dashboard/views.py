@@ -11,6 +11,7 @@ Mistakes are answered with 400 (401, 404, 405, 421) and {"error": â€¦, "fix": â€
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -57,6 +58,9 @@ from pipeline.web import (
     whole_number,
 )
 from quota.entity import DEFAULT, QUOTA_TYPES, label, level_of
+from quota.errors import QuotaError
+
+log = logging.getLogger(__name__)
 
 _BATCHES: Final = 120
 _BATCHES_MS: Final = 120_000
@@ -481,6 +485,12 @@ async def _team(at_once: asyncio.Semaphore, answers: Answers, token: str | None,
             content, status = await run_in_threadpool(answers.team, request.query_params.multi_items(), token), 200
     except LinkRefused as exc:
         content, status = page("This link opens nothing", exc.message, exc.fix), 403
+    except (PipelineError, QuotaError) as exc:
+        log.warning("the page of a team cannot be made: %s", exc)
+        content, status = (
+            page("The figures cannot be read now", "This page is loaded again by itself.", again=True),
+            503,
+        )
     return Response(content, status, media_type="text/html", headers={"Cache-Control": "no-store"})
 
 

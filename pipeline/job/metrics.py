@@ -21,12 +21,13 @@ from pipeline.settings.model import Settings
 from pipeline.stream.job_tables import RatesTable
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.rates import tenant_sums
 from pipeline.throttle.publisher import Announce
 from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.shapes import CLIENTS
 from pipeline.web import ReadAtScrape, new_registry
 from quota.entity import QUOTA_TYPES
-from quota.tenants import Tenant, bounds_of
+from quota.tenants import Tenant
 from schemas.throttle_record import Target, Verb, verb_of
 
 # The clocks of brokers, by the append times of messages: a partition's leader stamps them with its own clock. No event
@@ -303,25 +304,14 @@ def tenant_series(rates: pa.Table | None, tenants: Sequence[Tenant]) -> Iterable
     whole = GaugeMetricFamily("kquota_tenant_bound", "Its bound, in the unit of its rate.", labels=_TENANT_LABELS)
     what = "How many times its own bound a member may use now; no sample while all that is wanted fits."
     level = GaugeMetricFamily("kquota_tenant_level", what, labels=_TENANT_LABELS)
-    bounds = bounds_of(tenants)
-    rows = [] if rates is None or not bounds else _of_tenants(rates)
-    known = [(row, bound) for row in rows if (bound := bounds.get((row["tenant"], row["quota_type"]))) is not None]
-    known.sort(key=lambda one: -one[0]["observed_sum"] / one[1])
-    for row, bound in known[:MOST_TENANTS]:
+    enforced = [one for one in tenants if not one.is_shadow]
+    for row in tenant_sums(rates, enforced)[:MOST_TENANTS] if rates is not None and enforced else ():
         labels = [row[name] for name in _TENANT_LABELS]
-        used.add_metric(labels, row["observed_sum"])
-        whole.add_metric(labels, bound)
-        if row["tenant_level_max"] is not None:
-            level.add_metric(labels, row["tenant_level_max"])
+        used.add_metric(labels, row["used"])
+        whole.add_metric(labels, row["bound"])
+        if row["tenant_level"] is not None:
+            level.add_metric(labels, row["tenant_level"])
     yield from (used, whole, level)
-
-
-def _of_tenants(rates: pa.Table) -> list[dict[str, Any]]:
-    are_sensors = pc.and_(pc.is_valid(rates["clients"]), pc.is_valid(rates["tenant"]))
-    members = rates.filter(pc.and_(are_sensors, _is_enforced(rates)))
-    sums = members.group_by(list(_TENANT_LABELS)).aggregate([("observed", "sum"), ("tenant_level", "max")])
-    rows: list[dict[str, Any]] = sums.to_pylist()
-    return rows
 
 
 class JobMetrics:

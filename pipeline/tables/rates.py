@@ -4,6 +4,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipeline.errors import TableMissing
 from pipeline.tables.opening import open_table, reading
 from pipeline.tables.port import Condition, TableUnreadable, parse_commit_note, table_uri
@@ -81,22 +84,9 @@ class Rates:
         return {(row["entity_user"], row["entity_client_id"], row["quota_type"]): row for row in rows}
 
     def tenants(self, tenants: Sequence[Tenant]) -> list[Row]:
-        """What the members of each of these tenants use together, by `_OF_TENANT`, the fullest first.
-
-        Each has `used`, its `bound` C, their ratio `share`, `members` (how many have usage), `held` (how many of them
-        are held), `tenant_level`, and `is_at_bound`: whether its members would together use more.
-        """
-        of_tenant = ", ".join(_OF_TENANT)
-        counts = "count(*) AS members, count(held_until_ms) AS held"
-        figures = f"sum(observed) AS used, {counts}, max(tenant_level) AS tenant_level"
-        rows = self.rows(f"SELECT {of_tenant}, {figures} FROM source WHERE {_ARE_MEMBERS} GROUP BY {of_tenant}")  # noqa: S608 - ours
-        bounds = bounds_of(tenants)
-        found = [row for row in rows if (row["tenant"], row["quota_type"]) in bounds]
-        for row in found:
-            row["bound"] = bounds[row["tenant"], row["quota_type"]]
-            row["share"] = row["used"] / row["bound"]
-            row["is_at_bound"] = row["tenant_level"] is not None or row["share"] >= DEMAND_SHARE
-        return sorted(found, key=lambda row: (-row["share"], row["tenant"], row["quota_type"], row["broker_id"]))
+        """What `tenant_sums` has of these tenants."""
+        columns = ", ".join((*_OF_TENANT, "clients", "observed", "held_until_ms", "tenant_level"))
+        return tenant_sums(self._table.answer(f"SELECT {columns} FROM source WHERE {_ARE_MEMBERS}"), tenants)  # noqa: S608 - ours
 
     def members(self, tenants: Collection[str], limit: int) -> list[Row]:
         """The members of some tenants, by `_OF_TENANT` at most so many: those that use the most."""
@@ -132,6 +122,39 @@ class Rates:
         for row in found:
             row["user"], row["client_id"] = row.pop("top_user") or "", row.pop("top_client_id") or ""
         return sorted(found, key=lambda row: (-row["share"], row["user"], row["client_id"], row["quota_type"]))
+
+
+def members_of(rates: pa.Table, tenants: Sequence[Tenant]) -> pa.Table:
+    """The members of tenants, of rows of the table `rates`: sensors in the mode of their tenant.
+
+    A quota in shadow mode has a sensor of its own, next to one that is enforced. So it is no member of an enforced
+    tenant: its usage would count twice.
+    """
+    names, modes = (pa.array([getattr(one, name) for one in tenants], pa.string()) for name in ("name", "mode"))
+    mode_of_tenant = modes.take(pc.index_in(rates["tenant"], names))
+    return rates.filter(pc.and_(pc.is_valid(rates["clients"]), pc.equal(rates["mode"], mode_of_tenant)))
+
+
+def tenant_sums(rates: pa.Table, tenants: Sequence[Tenant]) -> list[Row]:
+    """What the members of each tenant use together, by `_OF_TENANT`, the fullest first; of one without usage nothing.
+
+    Each row has `used`, the `bound` C, their ratio `share`, `members` (how many have usage), `held` (how many of them
+    are held), `tenant_level`, and `is_at_bound`: whether its members together want more.
+
+    * `rates`: Rows of that table, with at least the columns that are asked for here.
+    """
+    figures = [("observed", "sum"), ("clients", "count"), ("held_until_ms", "count"), ("tenant_level", "max")]
+    sums = members_of(rates, tenants).group_by(list(_OF_TENANT)).aggregate(figures)
+    names = [*_OF_TENANT, "used", "members", "held", "tenant_level"]
+    asked = sums.select([*_OF_TENANT, *("_".join(one) for one in figures)]).rename_columns(names)
+    bounds = bounds_of(tenants)
+    found = [row for row in rows_of(asked) if (row["tenant"], row["quota_type"]) in bounds]
+    for row in found:
+        row["bound"] = bounds[row["tenant"], row["quota_type"]]
+        row["share"], level = row["used"] / row["bound"], row["tenant_level"]
+        # After a peak λ rises slowly: where it is 1 or more it says by itself nothing.
+        row["is_at_bound"] = level is not None and (level < 1 or row["share"] >= DEMAND_SHARE)
+    return sorted(found, key=lambda row: (-row["share"], row["tenant"], row["quota_type"], row["broker_id"]))
 
 
 _MEMBERS: Final = (

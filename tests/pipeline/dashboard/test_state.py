@@ -114,13 +114,14 @@ IDLE = Tenant("team-b", ("eve",), (), (None, 5e6, None), (None, 5e5, None), mode
 
 def used_by_team(used: float, level: float | None, members: int = 2) -> dict[str, Any]:
     of = {"tenant": "team-a", "quota_type": "producer_byte_rate", "broker_id": "", "mode": "enforce"}
-    figures = {"bound": 10e6, "share": used / 10e6, "is_at_bound": level is not None}
+    share = used / 10e6
+    figures = {"bound": 10e6, "share": share, "is_at_bound": level is not None and (level < 1 or share >= 0.9)}
     return {**of, **figures, "used": used, "members": members, "held": 0, "tenant_level": level}
 
 
-def member(user: str, observed: float, own_bound: float = 1e6) -> dict[str, Any]:
+def member(user: str, observed: float, own_bound: float = 1e6, bound: float = 4e6) -> dict[str, Any]:
     of = {"tenant": "team-a", "quota_type": "producer_byte_rate", "broker_id": "", "mode": "enforce", "level": 3}
-    sensor = {"sensor_user": user, "sensor_client_id": "", "bound": 4e6, "held_until_ms": None}
+    sensor = {"sensor_user": user, "sensor_client_id": "", "bound": bound, "held_until_ms": None}
     return {**of, **sensor, "observed": observed, "own_bound": own_bound}
 
 
@@ -129,7 +130,10 @@ def member(user: str, observed: float, own_bound: float = 1e6) -> dict[str, Any]
     [
         (3e6, None, [member("a", 3e5), member("b", 5e5)], "team-a uses 3.0 MB/s of its 10.0 MB/s: all that"),
         (3e6, None, [member("a", 3e6), member("b", 5e5)], "team-a lends a 2.0 MB/s that b leaves free: it uses 3.0 ×"),
-        (9e6, 3.5, [member("a", 8e6, 2e6)], "team-a lends a 6.0 MB/s that others leave free: it uses 4.0 ×"),
+        (9e6, 3.5, [member("a", 8e6, 2e6)], "team-a lends a 2.0 MB/s that others leave free: it uses 2.0 ×"),
+        (6e6, None, [member("a", 6e6, 2e6, 2e6)], "team-a uses 6.0 MB/s of its 10.0 MB/s: all that its members"),
+        (9e6, None, [member("a", 2e6, 2e6)], "team-a is nearly full: it uses 9.0 MB/s of its 10.0 MB/s"),
+        (4e5, 1.3, [member("a", 2e5, 2e6)], "team-a uses 400.0 kB/s of its 10.0 MB/s: all that its members"),
         (9e6, 0.5, [member("a", 8e6)], "team-a is at its bound: its members want more than 10.0 MB/s, and have"),
         (9e6, 1.0, [member("a", 1e6)], "team-a is at its bound: its members want more than 10.0 MB/s, and have"),
     ],
@@ -141,11 +145,12 @@ def test_how_a_tenant_s_members_share_its_bound_is_one_sentence(
     found = tenant_row(fullest, members)
     assert found["text"].startswith(text)
     assert [one["borrowed"] for one in found["shown"]] == [
-        max(one["observed"] - one["own_bound"], 0) for one in members
+        max(min(one["observed"], one["bound"]) - one["own_bound"], 0) for one in members
     ]
 
 
 def test_the_fullest_tenant_is_first_and_one_without_usage_last() -> None:
     found = nearest_tenants([used_by_team(9e6, None)], [IDLE, TEAM])
+    assert nearest_tenants([used_by_team(8.9e6, None)], [TEAM])[0]["standing"] == "within"
     assert [(row["tenant"], row["standing"]) for row in found] == [("team-a", "near"), ("team-b", "shadow")]
     assert tenant_row(found[1], [])["text"] == "no member of team-b uses anything"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
@@ -89,7 +90,7 @@ def test_a_link_of_another_token_opens_nothing(token: str | None) -> None:
 
 ROW: Final[dict[str, Any]] = {
     **{"broker_id": "", "quota_type": "producer_byte_rate", "mode": "enforce", "clients": 1, "window_ms": 11_000},
-    **{"observed": 1e6, "own_bound": 1e6, "bound": 1e6, "level": 3, "sensor_client_id": ""},
+    **{"observed": 1e6, "own_bound": 1e6, "bound": 1e6, "level": 3, "sensor_client_id": "", "tenant_level": None},
 }
 RATES: Final[list[dict[str, Any]]] = [
     {"tenant": "team-a", "sensor_user": "ann", "observed": 3e6, "bound": 3.6e6, "broker_held_share": 0.2},
@@ -97,17 +98,31 @@ RATES: Final[list[dict[str, Any]]] = [
     {"tenant": "team-a", "sensor_user": "amy", "level": 9, "own_bound": 4e5, "bound": 4e5, "observed": 1e5},
     {"tenant": "team-a", "sensor_user": "sue", "mode": "shadow", "observed": 9e5, "quota_type": "consumer_byte_rate"},
     {"tenant": "team-a", "sensor_user": "ann", "mode": "shadow", "bound": 777e6},
+    {"tenant": "team-a", "sensor_user": "ann", "sensor_client_id": "web", "level": 1, "mode": "shadow", "bound": 9e6},
+    {"tenant": "of-brokers", "sensor_user": "joe", "broker_id": "1", "observed": 2e6, "bound": 4e6},
+    {"tenant": "of-brokers", "sensor_user": "joe", "broker_id": "2", "observed": 3e6, "bound": 4e6},
+    {
+        "tenant": "of-brokers",
+        "sensor_user": "jim",
+        "broker_id": "2",
+        "observed": 8e5,
+        "bound": 4e6,
+        "tenant_level": 1.2,
+    },
+    {"tenant": "x", "level": 9, "sensor_user": "bob", "observed": 3e5},
+    {"tenant": "y", "level": 9, "sensor_user": "bob", "observed": 2e5},
     {"tenant": "team-a", "sensor_user": "ann", "clients": None, "own_rate": 1.0, "observed": 778e6},
     {"tenant": "team-b", "sensor_user": "bea", "bound": 779e6},
     {"tenant": None, "sensor_user": "ann", "quota_type": "consumer_byte_rate", "bound": 780e6},
     {"tenant": None, "sensor_user": "", "sensor_client_id": "shared", "level": 7, "bound": 781e6},
 ]
+OF_BROKERS: Final = Tenant("of-brokers", ("j*",), (), (4e6, None, None), (4e5, None, None))
 LENDS: Final = Tenant("team-a", ("a*",), (), (4e6, None, None), (4e5, None, None), lend=True)
 
 
 def hold(user: str, tenant: str | None) -> dict[str, Any]:
     names = {"user": user, "client_id": "etl", "tenant": tenant, "quota_type": "producer_byte_rate"}
-    return {**names, "throttled_until_ms": NOW_MS + 7_000}
+    return {**names, "broker_id": "", "throttled_until_ms": NOW_MS + 7_000}
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +143,7 @@ def shown(root: str, team: Team, now_ms: int = NOW_MS) -> str:
     """The texts of a page, a line for each row and paragraph."""
     running = [hold("ann", "team-a"), hold("bea", "team-b"), hold("carl", None)]
     state = State(now_ms, 1, health=SimpleNamespace(), cluster="test", running=running)  # type: ignore[arg-type]
-    reader: Any = SimpleNamespace(root=root, snapshot=lambda: SimpleNamespace(tenants=(LENDS,)))
+    reader: Any = SimpleNamespace(root=root, snapshot=lambda: SimpleNamespace(tenants=(LENDS, OF_BROKERS)))
     html = team_page(reader, lambda: state, team, now_ms).decode()
     lines = re.sub(r"</tr>|</p>|</h\d>", "\n", html.partition("<body>")[2])
     return re.sub(r" *(<[^>]*>)+ *", "  ", lines)
@@ -136,7 +151,7 @@ def shown(root: str, team: Team, now_ms: int = NOW_MS) -> str:
 
 def test_a_tenants_page_has_its_use_its_bound_its_holds_and_what_to_do(root: str) -> None:
     found = [line.strip() for line in shown(root, TEAM).splitlines() if line.strip()]
-    assert found[1].startswith("The team has all of its bound in use, or nearly all. ann uses most of it: let that")
+    assert found[1].startswith("The bound of the team is nearly full. ann uses most of it: let that")
     rows = [
         "producer  3.6 MB/s  4.0 MB/s  90 %",
         "ann/etl  producer  7 s",
@@ -148,6 +163,20 @@ def test_a_tenants_page_has_its_use_its_bound_its_holds_and_what_to_do(root: str
     assert [line for line in found if line in rows] == rows
     assert "Cluster test, 2023-11-14 22:15:00 UTC. This link ends at 2023-11-14 22:16:00 UTC." in found[-1]
     assert "These figures are 20 s old" in shown(root, TEAM, NOW_MS + 20_000)
+
+
+def test_the_bound_of_a_tenant_is_that_of_each_broker_where_brokers_count(root: str) -> None:
+    text = shown(root, TEAM._replace(name="of-brokers"))
+    assert "The team is at its bound and wants more. joe uses most of it" in text
+    assert "producer, broker 1  2.0 MB/s  4.0 MB/s  50 %" in text
+    assert "producer, broker 2  3.8 MB/s  4.0 MB/s  95 %" in text
+    assert "joe  producer, broker 1  2.0 MB/s" in text
+
+
+def test_a_user_in_two_tenants_has_a_member_in_each_on_its_page(root: str) -> None:
+    text = shown(root, TEAM._replace(kind="user", name="bob"))
+    for tenant, rate in (("x", "300.0"), ("y", "200.0")):
+        assert f"bob, clients without a quota of their own, in tenant {tenant}  producer  {rate} kB/s" in text
 
 
 @pytest.mark.parametrize(
@@ -215,6 +244,17 @@ def test_without_a_valid_link_the_page_says_only_that(asked: Any, shop: LivedTab
         assert not re.search("alice|guest|B/s", answer.text.replace("kquota", ""))
     with client_of(shop) as without_token:
         assert without_token.get(path_of(team)).status_code == 403
+
+
+def test_while_the_tables_cannot_be_read_the_page_says_so(shop: LivedTables, tmp_path: Path) -> None:
+    path = path_of(Team("test", "user", "alice", shop.now_ms + 60_000))
+    gone: Any = SimpleNamespace(root=str(tmp_path), now_ms=shop.now_ms)
+    with client_of(gone, TOKEN) as client:
+        answer = client.get(path)
+        assert answer.status_code == 503
+        assert "The figures cannot be read now" in answer.text
+        assert 'http-equiv="refresh"' in answer.text
+        assert client.get(path.replace("alice", "bob")).status_code == 403
 
 
 def made(shop: LivedTables, *arguments: str) -> Any:

@@ -38,7 +38,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
     quotas = [quota(user, "", producer_byte_rate=100_000.0) for user in ("alice", "bob", "mallory")]
     folder = tmp_path_factory.mktemp("sharing")
     tables = LivedTables(folder, quotas, SENDERS, START_MS, at_once=True, tenants=TENANTS)
-    tables.live(40)
+    tables.live(36)
     return tables
 
 

@@ -31,6 +31,7 @@ from pipeline.tables.throttles import recent_events
 from quota.current_rates import COLUMNS
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import Tenant
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
 from tests.pipeline.cli.running import kquota
@@ -227,16 +228,22 @@ def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
 
 def test_that_a_tenant_lends_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     about = {"tenant": "mobile", "quota_type": "producer_byte_rate", "level": 3, "sensor_client_id": "", "clients": 1}
+    about |= {"broker_id": "", "mode": "enforce", "bound": 90e3}
     members = [
-        {**about, "sensor_user": "mobile-ios", "observed": 90e3, "own_bound": 60e3},
+        {**about, "sensor_user": "mobile-ios", "observed": 93e3, "own_bound": 60e3},
         {**about, "sensor_user": "mobile-android", "observed": 6e3, "own_bound": 60e3},
+        {**about, "sensor_user": "mobile-web", "observed": 500e3, "own_bound": 60e3, "mode": "shadow"},
         {**about, "tenant": None, "sensor_user": "alice", "observed": 500e3, "own_bound": None},
     ]
+    tenant = Tenant("mobile", ("mobile-*",), (), (120e3, None, None), (12e3, None, None), lend=True)
+    is_over = [{**about, "tenant": "strict", "sensor_user": "bob", "observed": 90e3, "own_bound": 10e3}]
+    strict = Tenant("strict", ("bob",), (), (120e3, None, None), (12e3, None, None))
     console = DemoConsole(Path("candidate.yaml"), watched=False)
     rates = Mock(rows=pa.Table.from_pylist([], COLUMNS))
-    gauges = RunGauges(Mock(), Mock(), Mock(), rates)
+    quotas = Mock(pin=lambda: Mock(tenants=(tenant, strict)))
+    gauges = RunGauges(Mock(), quotas, Mock(), rates)
     console.listeners().began(gauges)
-    for rows in ([], members, members):
+    for rows in ([], is_over, members, members):
         rates.rows = pa.Table.from_pylist(rows, COLUMNS)
         console.listeners().report(Mock(facts=Mock(good_count=1, dead_count=0)))
     (line,) = capsys.readouterr().out.splitlines()
@@ -257,7 +264,7 @@ def test_the_tenant_lends_in_the_first_minute_and_throttles_nobody(tmp_path: Pat
     told = set[str | None]()
     for _ in range(6):
         tables.live(10)
-        told.add(lending_in(tables.job.gauges.rates.rows))
+        told.add(lending_in(tables.job.gauges.rates.rows, tables.job.gauges.quotas.pin().tenants))
     lent = "mobile lends mobile-ios 30.0 kB/s that mobile-android leaves free: it uses 1.5 × its own 60.0 kB/s"
     assert lent in told
     held = {row["user"] for row in recent_events(tables.root, 1_000)}

@@ -193,12 +193,14 @@ def rates_row(user: str, observed: float, **columns: Any) -> dict[str, Any]:
 
 def test_a_tenant_has_its_use_its_bound_and_its_level() -> None:
     tenants = [Tenant(name, (name,), (), (10e6, None, None), (1e6, None, None)) for name in ("team-a", "team-b")]
+    tenants.append(Tenant("team-c", ("sue",), (), (10e6, None, None), (1e6, None, None), mode="shadow"))
     rows = [
         rates_row("alice", 4e6, tenant_level=3.6),
         rates_row("bob", 1e6, tenant_level=3.6),
         rates_row("bob", 1e6, clients=None, own_rate=1e6, client_id="x"),
         rates_row("eve", 2e6, tenant="team-b"),
         rates_row("eve", 9e6, tenant="team-b", mode="shadow"),
+        rates_row("sue", 9e6, tenant="team-c", mode="shadow"),
         rates_row("mallory", 9e6, tenant=None),
         rates_row("old", 9e6, tenant="gone"),
     ]
