@@ -276,11 +276,14 @@ class ScalarModel(QuotaRows):
     def move_level(self, members: Mapping[Key, Standing], now: int) -> None:
         """Move λ of one tenant with these members: down at once, up by a tenth a second."""
         found, rest, wanting = [], 0.0, []
+        key, standing = next(iter(members.items()))
+        tenant = standing.tenant
+        assert tenant is not None
+        level, most = self.level(key, tenant), float(tenant[key[1]])
         for key, standing in members.items():
-            sensor, bound, own, tenant = self.sensors[key], self.bound(key), standing.own_bound, standing.tenant
+            sensor, bound, own = self.sensors[key], self.bound(key), standing.own_bound
             assert bound is not None
             assert own is not None
-            assert tenant is not None
             observed, _ = self.rate(key, now)
             if observed >= 0.9 * bound or self.debt_ms(key, bound, now) > 0:
                 sensor.demanded_at_ms = now
@@ -289,10 +292,10 @@ class ScalarModel(QuotaRows):
                 sensor.demanded_at_ms = min(sensor.demanded_at_ms, now)
             is_recent = sensor.demanded_at_ms is not None and now - sensor.demanded_at_ms < self.n * self.w
             demand = math.inf if is_recent else observed
-            highest, most = factor_of(tenant) * own, float(tenant[key[1]])
+            highest = factor_of(tenant) * own
             found.append((demand, own, highest))
             rest = max(rest, min(highest, most) / own if demand > 0 else 0.0)
-        level, target = self.level(key, tenant), level_of(found, most)
+        target = level_of(found, most)
         since_ms = 0 if level.moved_at_ms is None else now - level.moved_at_ms
         risen = level.value * (1.0 + 0.1 * (since_ms / 1000.0))
         after = target if target <= level.value else min(target, risen)

@@ -59,7 +59,7 @@ def tenant_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     of_patterns = {part: [draw(st.integers(-1, 2)) for _ in some] for part, some in PATTERNS.items()}
     for number in range(draw(st.sampled_from([0, 1, 2, 3]))):
-        row = {
+        row: dict[str, Any] = {
             part: [one for one, of in zip(some, of_patterns[part], strict=True) if of == number]
             for part, some in PATTERNS.items()
         }

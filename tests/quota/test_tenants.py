@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from quota.arrays import Floats
 from quota.errors import InvalidQuotas
 from quota.tenants import NO_TENANT, Patterns, Tenant, bounds_in_force, levels, moved, read_tenants
 
@@ -39,8 +40,14 @@ def poured(demand: list[float], own: list[float], highest: list[float], bound: f
 
 
 def level(demand: list[float], own: list[float], highest: list[float], bound: float) -> float:
-    (found,) = levels(*map(np.array, (demand, own, highest)), np.zeros(len(own), np.int64), np.array([bound])).tolist()
-    return float(found)
+    columns = (np.array(column, np.float64) for column in (demand, own, highest))
+    return float(levels_of(*columns, np.zeros(len(own), np.int64), bounds=np.array([bound]))[0])
+
+
+def levels_of(*columns: Any, bounds: Floats) -> Floats:
+    """`levels` of members, by the columns d, T, H and tenant."""
+    demand, own, highest, tenants = columns
+    return levels(demand, own, highest, tenants, bounds)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +111,11 @@ def test_the_order_of_members_and_other_tenants_change_no_bit(data: st.DataObjec
     rows = [(*row, at) for at, team in enumerate(some) for row in zip(*numbers(team)[:3], strict=True)]
     bounds = np.array([numbers(team)[3] for team in some])
     mixed = data.draw(st.permutations(rows))
-    of_all = levels(*map(np.array, zip(*mixed, strict=True)), bounds)
+    of_all = levels_of(*map(np.array, zip(*mixed, strict=True)), bounds=bounds)
     assert of_all.tolist() == [level(*numbers(team)) for team in some]
     alone = data.draw(st.integers(0, len(some) - 1))
     padded = [*rows[:1], *((0.0, 1.0, INF, row[3]) for row in rows), *rows[1:]]  # who wants nothing
-    assert levels(*map(np.array, zip(*padded, strict=True)), bounds)[alone] == of_all[alone]
+    assert levels_of(*map(np.array, zip(*padded, strict=True)), bounds=bounds)[alone] == of_all[alone]
 
 
 def test_tenants_of_every_size_are_as_they_are_alone() -> None:
@@ -167,7 +174,8 @@ def test_what_the_level_promises(team: Team, first: float) -> None:
     assert (raised.bounds >= shares.bounds * (1 - SLACK)).all(), "a raised C lowers nobody"
     lie = shares.but(demand=[INF, *shares.demand[1:]])
     assert min(shares.demand[0], lie.bounds[0]) <= got[0] + slack, "to ask for more than needed gives nothing"
-    scaled = Shares(shares.demand * 8, own * 8, shares.highest * 8, bound * 8)
+    wider = {name: getattr(shares, name) * 8 for name in ("demand", "own", "highest", "bound")}
+    scaled = shares.but(**wider)
     assert (scaled.bounds == shares.bounds * 8).all(), "in another unit all is the same"
 
 

@@ -125,8 +125,8 @@ def to_ask_for_more_than_needed_gives_nothing(members: int) -> Claim:
 
 def in_another_unit_the_level_is_the_same(members: int) -> Claim:
     one, factor = Tenant.of(members), z3.Real("factor")
-    scaled = ([factor * number for number in numbers] for numbers in (one.wanted, one.own))
-    other = Tenant(*scaled, factor * one.bound, z3.Real("other_level"))
+    wanted, own = ([factor * number for number in numbers] for numbers in (one.wanted, one.own))
+    other = Tenant(wanted, own, factor * one.bound, z3.Real("other_level"))
     return [*one.rules, *other.rules, factor > 0], [other.level == one.level]
 
 
