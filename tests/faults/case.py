@@ -13,7 +13,7 @@ from math import inf
 from typing import Any, Final
 
 from schemas.throttle_record import Target
-from tests.faults.evidence import Batch, Evidence, Quotas, Row
+from tests.faults.evidence import Batch, Evidence, Quotas, Row, Version, version_of
 from tests.faults.verdict import Rules, Verdict
 from tests.quota.model import DEFAULT, TYPES, ScalarModel, Sensed, Sensor
 from tests.quota.model import Row as QuotaRow
@@ -31,8 +31,8 @@ _NONE: Final = Quotas((), "enforce")
 
 Exceptions = tuple[str, ...] | None
 """The client-ids that a throttle of a user does not hold; None where it holds clients one by one."""
-Standing = tuple[float | None, int | None, Exceptions]
-"""The enforced bound of a target and the level it comes from, None for none; and the exceptions of its sensor."""
+Standing = tuple[float | None, int | None, str, Exceptions]
+"""T of a target and the level it comes from, None for none; the terms of its tenant; the exceptions of its sensor."""
 
 
 class QuickModel(ScalarModel):
@@ -108,7 +108,7 @@ class Books:
         self.processed_at_ms = 0
         self._quotas = evidence.quotas
         self._forgiven: dict[tuple[str, str], int] | None = None
-        self._remembered: dict[int, tuple[Any, ...]] = {}
+        self._remembered: dict[Version, tuple[Any, ...]] = {}
 
     @property
     def sample_window_ms(self) -> int:
@@ -123,24 +123,31 @@ class Books:
     def evaluated_at_ms(self) -> int:
         return self.model.evaluated_at_ms or 0
 
-    def put_in_force(self, version: int) -> None:
+    def put_in_force(self, version: Version) -> None:
         if version not in self._remembered:
             quotas = self._quotas.get(version, _NONE)
-            self.model.load_quotas(quotas.rows, quotas.mode)
-            self._remembered[version] = self.model.rows, self.model.known
-        self.model.rows, self.model.known = self._remembered[version]
+            self.model.load_quotas(quotas.rows, quotas.mode, quotas.tenants)
+            self._remembered[version] = self.model.rows, self.model.tenants, self.model.known
+        self.model.rows, self.model.tenants, self.model.known = self._remembered[version]
 
-    def versions(self, first: int, last: int | None) -> list[int]:
-        """The usable versions of the quota table from the first to the last of these, or to the newest."""
-        upper = inf if last is None else max(first, last)
-        return [number for number in self._sorted if min(first, last or first) <= number <= upper]
+    def versions(self, first: Version, last: Version | None) -> list[Version]:
+        """The usable versions of both tables from the first to the last of these, or to the newest."""
+        of_tables = [(min(one, other), max(one, other)) for one, other in zip(first, last or first, strict=True)]
+        return [
+            version
+            for version in self._sorted
+            if all(
+                lower <= number <= (inf if last is None else upper)
+                for number, (lower, upper) in zip(version, of_tables, strict=True)
+            )
+        ]
 
     def begin_epoch(self, now_ms: int) -> None:
         """The clocks were set back: event time goes on at an earlier instant."""
         self.time_epoch += 1
         self.model.begin_epoch(self.evaluated_at_ms, now_ms)
 
-    def record(self, usage: list[Row], evaluated_at_ms: int, version: int) -> list[Row]:
+    def record(self, usage: list[Row], evaluated_at_ms: int, version: Version) -> list[Row]:
         """Enter a batch's usage; what the quotas of a version decide about it."""
         self.put_in_force(version)
         self._forgive(version)
@@ -148,7 +155,7 @@ class Books:
         self._forget_old_windows(evaluated_at_ms)
         return self._stored(decisions, usage)
 
-    def _forgive(self, version: int) -> None:
+    def _forgive(self, version: Version) -> None:
         """A batch begins with the debts forgotten that its quotas forgive, and those of the batch before did not."""
         rows = self._quotas.get(version, _NONE).rows
         forgiven = {(row["user"], row["client_id"]): row["forgiven_until_ms"] or 0 for row in rows}
@@ -157,7 +164,7 @@ class Books:
                 self.model.forgive(*entity)
         self._forgiven = forgiven
 
-    def forgives(self, row: Row, version: int) -> bool:
+    def forgives(self, row: Row, version: Version) -> bool:
         """Whether a version forgives the debts of the sensor of a record that the quotas of the record did not."""
         sensors = {(row["sensor_user"], row["sensor_client_id"])}
         if row["sensor_client_id"]:
@@ -167,7 +174,7 @@ class Books:
                 one["forgiven_until_ms"] or 0 if (one["user"], one["client_id"]) in sensors else 0
                 for one in (*self._quotas.get(number, _NONE).rows, dict.fromkeys(_FORGIVENESS, None))
             )
-            for number in (row["quota_version"], version)
+            for number in (version_of(row), version)
         )
         return now > before
 
@@ -195,7 +202,7 @@ class Books:
             kept += [{**row, "asks_hold": False, "more_clients": None} for row in largest]
         return kept
 
-    def owed(self, client: Row, at_ms: int, version: int) -> dict[str, Row]:
+    def owed(self, client: Row, at_ms: int, version: Version) -> dict[str, Row]:
         """What a client owes at an instant, by quota type.
 
         A user that is held as a whole owes what its sensor owes of the row's type, a client what its user does not.
@@ -210,27 +217,30 @@ class Books:
                 one.update(bound=None, owed_ms=0)
         return owed
 
-    def drops(self, client: Row, version: int) -> set[int]:
+    def drops(self, client: Row, version: Version) -> set[int]:
         """The instants at which a sample window of a client's sensors drops out of its rate."""
         self.put_in_force(version)
         keys = (self.model.key("enforced", quota_type, client) for quota_type in TYPES)
         sensors = [self.model.sensors[key] for key in keys if key in self.model.sensors]
         return {last_ms + self.ring_ms for sensor in sensors for _, last_ms in sensor.windows.values()}
 
-    def standing(self, client: Row, quota_type: str, version: int) -> Standing:
+    def standing(self, client: Row, quota_type: str, version: Version) -> Standing:
         self.put_in_force(version)
         *_, sensor = self.model.key("enforced", quota_type, client)
         found, excepted = (
             self.model.standing("enforced", quota_type, sensor),
             self.model.excepted_of(quota_type, sensor),
         )
-        return (None, None, excepted) if found is None else (found.own_bound, found.level, excepted)
+        if found is None:
+            return None, None, "", excepted
+        terms = {name: value for name, value in (found.tenant or {}).items() if name not in {"owner", "note"}}
+        return found.own_bound, found.level, str(sorted(terms.items())), excepted
 
-    def sensor(self, client: Row, quota_type: str, version: int) -> Sensed:
+    def sensor(self, client: Row, quota_type: str, version: Version) -> Sensed:
         self.put_in_force(version)
         return self.model.key("enforced", quota_type, client)[3]
 
-    def excepted_of(self, row: Row, version: int) -> Exceptions:
+    def excepted_of(self, row: Row, version: Version) -> Exceptions:
         """The exceptions of a throttle of the sensor of a record; None if it holds a client."""
         sensor, of_client = (row["sensor_user"], row["sensor_client_id"]), self.sensor(row, row["quota_type"], version)
         return self.model.excepted_of(row["quota_type"], of_client if of_client[:2] == sensor else Sensed(*sensor))
@@ -242,7 +252,7 @@ class Books:
         return named[cap] if isinstance(cap, str) else cap
 
     @cached_property
-    def _sorted(self) -> list[int]:
+    def _sorted(self) -> list[Version]:
         return sorted(number for number, quotas in self._quotas.items() if _is_usable(quotas))
 
     def _forget_old_windows(self, now_ms: int) -> None:
@@ -395,7 +405,7 @@ class Case:
     moved: Sequence[tuple[int, int]] = ()
     held: dict[Target, Held] = field(default_factory=dict)
     ended: dict[Target, int] = field(default_factory=dict)
-    newest_version: int = -1
+    newest_version: Version = (-1, -1)
     newest_written_ms: int = 0
     emptied: Mapping[Sensor, float] = field(default_factory=dict)
 
@@ -453,13 +463,13 @@ class Case:
         starts = (start_ms for start_ms in self.starts or () if start_ms <= now_ms)
         return max([held.end_ms, *starts])
 
-    def is_touched(self, held: Held, version: int) -> bool:
+    def is_touched(self, held: Held, version: Version) -> bool:
         """Whether another bound or level holds for a target than its last record was based on, or it holds others."""
-        quota_type, before = held.row["quota_type"], held.row["quota_version"]
+        quota_type, before = held.row["quota_type"], version_of(held.row)
         return self.books.standing(held.row, quota_type, before) != self.books.standing(held.row, quota_type, version)
 
-    def bound_fell(self, row: Row, version: int) -> bool:
+    def bound_fell(self, row: Row, version: Version) -> bool:
         """Whether a client's bound of the row's quota type is lower under a version than under the row's."""
-        before, *_ = self.books.standing(row, row["quota_type"], row["quota_version"])
+        before, *_ = self.books.standing(row, row["quota_type"], version_of(row))
         after, *_ = self.books.standing(row, row["quota_type"], version)
         return before is not None and after is not None and after < before

@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from typing import Any, Final
 
 from schemas.throttle_record import Target
 from tests.faults.case import Books
-from tests.faults.evidence import Batch, Evidence, Message, Row
+from tests.faults.evidence import Batch, Evidence, Message, Row, Version
 from tests.faults.verdict import Rules, Values, Verdict
 from tests.pipeline.stream.usage_model import Expected, expected_of, judged
 from tests.quota.model import Sensed, Sensor
@@ -55,7 +56,8 @@ def check_batch(
     verdict.same_values("batches", batch.key, facts, batch.row)
     verdict.compared["clamped_events"] += reading.clamped_count
     verdict.compared["late_events"] += sum(late)
-    pinned = {"time_epoch": books.time_epoch, "evaluated_at_ms": now_ms, "quota_version": batch.quota_version}
+    pinned = {"time_epoch": books.time_epoch, "evaluated_at_ms": now_ms}
+    pinned |= {name: batch.row[name] for name in ("quota_version", "tenants_version")}
     is_old = now_ms < old_ms
     verdict.compared["old_batches"] += is_old
     verdict.compared["gaps"] += gap is not None and not is_old
@@ -66,8 +68,7 @@ def check_batch(
     _check_dead_letters(evidence.usage_topic, reading, rows["dead_letters"], batch, verdict)
     usage = [dict(zip(_NAMES, key, strict=True)) | row for key, row in reading.usage.items()]
     decisions = [
-        {**row, **pinned, "decision_id": _decision_id(batch, row)}
-        for row in books.record(usage, now_ms, batch.quota_version)
+        {**row, **pinned, "decision_id": _decision_id(batch, row)} for row in books.record(usage, now_ms, batch.version)
     ]
     verdict.compared["debts"] += sum(row["cause"] == "debt" and row["asks_hold"] for row in decisions)
     wanted: dict[Hashable, Values] = {(*batch.key, *_decision_key(row)): row for row in decisions}
@@ -167,7 +168,7 @@ Bucket = tuple[str, str, Sensed]
 
 
 def check_snapshot(
-    batch: Batch, rows: list[Row], books: Books, versions: Sequence[int], verdict: Verdict
+    batch: Batch, rows: list[Row], books: Books, versions: Sequence[Version], verdict: Verdict
 ) -> dict[Sensor, float]:
     """Compare the snapshot after a batch: it has every bucket that is not full, and no other.
 
@@ -181,8 +182,11 @@ def check_snapshot(
         The buckets that are new from now on, with what was in them.
     """
     # The row without a sensor stands for a snapshot without buckets.
-    listed = [(_bucket_of(row), row) for row in rows if row["sensor_user"] or row["sensor_client_id"]]
-    verdict.once_each("snapshots", [batch.key], [batch.key] * (len(rows) - len(listed) or 1))
+    of_sensors = [row for row in rows if row["sensor_user"] or row["sensor_client_id"]]
+    of_levels = [row for row in rows if row["tenant_level"] is not None]
+    verdict.once_each("snapshots", [batch.key], [batch.key] * (len(rows) - len(of_sensors) - len(of_levels) or 1))
+    _check_lending(batch, of_sensors, of_levels, books, verdict)
+    listed = [(_bucket_of(row), row) for row in of_sensors if row["tokens"] is not None]
     stored = {bucket for bucket, _ in listed}
     charged = {key[1:]: sensor for key, sensor in books.model.sensors.items() if sensor.tokens is not None}
     by_version = [_full(charged, books, version) for version in versions]
@@ -225,7 +229,7 @@ def check_intervals(
                 verdict.tell("snapshots", "lost", f"the snapshot after batch {batch.key}")
 
 
-def _full(charged: Iterable[Bucket], books: Books, version: int) -> set[Bucket]:
+def _full(charged: Iterable[Bucket], books: Books, version: Version) -> set[Bucket]:
     """The buckets that were full at the end of the oldest window under a version; without a bound none is."""
     books.put_in_force(version)
     model = books.model
@@ -239,6 +243,32 @@ def _full(charged: Iterable[Bucket], books: Books, version: int) -> set[Bucket]:
         if model.tokens_at(("enforced", *bucket), bound, full_at_ms) >= burst:
             full.add(bucket)
     return full
+
+
+def _check_lending(
+    batch: Batch, of_sensors: Iterable[Row], of_levels: Iterable[Row], books: Books, verdict: Verdict
+) -> None:
+    """The levels of tenants that are not at rest, and the members that wanted more lately."""
+    model = books.model
+    after_ms = (books.evaluated_at_ms // model.w - model.n) * model.w
+    levels: dict[Hashable, Values] = {
+        (*batch.key, *key): {"tenant_level": level.value, "refilled_at_ms": level.moved_at_ms}
+        for key, level in model.tenant_levels.items()
+        if level.value < inf
+    }
+    verdict.same_rows("levels", levels, (((*batch.key, *_side_of(row), row["tenant"]), row) for row in of_levels))
+    demands: dict[Hashable, Values] = {
+        (*batch.key, *key): {"demanded_at_ms": sensor.demanded_at_ms}
+        for key, sensor in model.sensors.items()
+        if sensor.demanded_at_ms is not None and sensor.demanded_at_ms > after_ms
+    }
+    stored = (row for row in of_sensors if row["demanded_at_ms"] is not None)
+    found = (((*batch.key, *_side_of(row), _bucket_of(row)[-1]), row) for row in stored)
+    verdict.same_rows("demands", demands, found)
+
+
+def _side_of(row: Row) -> tuple[str, str, str]:
+    return "enforced" if row["mode"] == "enforce" else "shadow", row["quota_type"], row["broker_id"]
 
 
 def _is_idle(sensor: Sensor, now_ms: int) -> bool:

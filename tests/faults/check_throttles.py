@@ -9,7 +9,7 @@ from typing import Final
 
 from schemas.throttle_record import BATCH_CAUSES, Target
 from tests.faults.case import Case, Held, Reign, debt_ms, most_ms, written_ms
-from tests.faults.evidence import Row
+from tests.faults.evidence import Row, version_of
 
 _ROUNDING_MS: Final = 1
 
@@ -72,8 +72,8 @@ def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: float) ->
     A look that finds more renews the throttle, so one that is still as it was at its end was not looked at.
     """
     # A batch may have pinned its quotas before an edit that looks were taken under already. Looks never go back.
-    oldest = max(reign.batch.quota_version, held.row["quota_version"])
-    newest = None if reign.following is None else max(reign.following.quota_version, case.newest_version, oldest)
+    oldest = max(reign.batch.version, version_of(held.row))
+    newest = None if reign.following is None else max(reign.following.version, case.newest_version, oldest)
     for version in () if held.may_end else case.books.versions(oldest, newest):
         # An edit is a look of its own, at any time, after which the throttle is left to its end.
         lead_ms = None if case.is_touched(held, version) else case.rules.most_lead_ms
@@ -144,7 +144,7 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
     is_right = not of_batch or row["cause"] == (begins if held is None else "extended")
     case.verdict.expect("pairs", is_right, f"{name}: its client was {'not ' if held is None else ''}held before")
     with case.before_snapshot():
-        owed = case.books.owed(row, row["evaluated_at_ms"], row["quota_version"])
+        owed = case.books.owed(row, row["evaluated_at_ms"], version_of(row))
     _check_whom(case, kind, name, row)
     _put_debt(owed, decision)
     if of_batch:
@@ -154,8 +154,8 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
             _check_length(case, kind, name, row, decision, held, owed)
     else:
         if not _agree(row, owed):
-            owed = case.books.owed(row, row["evaluated_at_ms"], row["quota_version"])
-        if held is not None and case.books.forgives(held.row, row["quota_version"]):
+            owed = case.books.owed(row, row["evaluated_at_ms"], version_of(row))
+        if held is not None and case.books.forgives(held.row, version_of(row)):
             owed = {row["quota_type"]: owed[row["quota_type"]]}  # of the others some may be forgiven, too
         _check_figures(case, kind, name, row, held, owed)
         _check_instant(case, kind, name, row, reign)
@@ -181,7 +181,7 @@ def _put_debt(owed: dict[str, Row], decision: Row | None) -> None:
 
 def _check_whom(case: Case, kind: str, name: str, row: Row) -> None:
     """A throttle holds the user, but the exceptions, where its sensor is held as a whole; else the client."""
-    versions = case.books.versions(row["quota_version"], max(case.newest_version, row["quota_version"]))
+    versions = case.books.versions(version_of(row), max(case.newest_version, version_of(row)))
     excepted = [case.books.excepted_of(row, one) for one in versions]
     stored = _excepted_in(row)
     is_right = row["action"] == "release" or stored in excepted
@@ -204,7 +204,8 @@ def _check_violation(case: Case, kind: str, name: str, row: Row, decision: Row |
         text = f"{name}: batch {row['batch_id']} decided nothing about the client"
         case.verdict.tell(kind, "different", text)
         return
-    wanted = {column: decision[column] for column in (*_SHARED, "sensor_user", "sensor_client_id", "quota_version")}
+    pinned = ("sensor_user", "sensor_client_id", "quota_version", "tenants_version", "tenant", "own_bound")
+    wanted = {column: decision[column] for column in (*_SHARED, *pinned)}
     wanted |= {column: owed[decision["quota_type"]][column] for column in ("tokens", "owed_ms")}
     case.verdict.same_rows(kind, {name: wanted}, [(name, row)])
 
@@ -217,7 +218,7 @@ def _check_publication(case: Case, kind: str, name: str, row: Row, reign: Reign,
     age_ms = reign.batch.age_ms
     too_old = age_ms > rules.max_decision_age_ms
     case.verdict.deny(kind, too_old, f"{name}: published although its batch was {age_ms} ms old when it was collected")
-    own, newest = row["quota_version"], case.newest_version
+    own, newest = version_of(row), case.newest_version
     if newest > own:
         standing = (case.books.standing(row, row["quota_type"], version) for version in (own, newest))
         edited = next(standing) != next(standing) or case.books.forgives(row, newest)
@@ -249,11 +250,16 @@ def _check_figures(case: Case, kind: str, name: str, row: Row, held: Held | None
     case.verdict.same_rows(kind, {name: wanted}, [(name, row)])
     text = f"{name}: owed_ms must be {most_ms(owed)}; got {row['owed_ms']}"
     case.verdict.deny(kind, row["owed_ms"] != most_ms(owed), text)
-    sensors = {case.books.sensor(row, row["quota_type"], row["quota_version"])[:2]}
-    if held is not None and (row["quota_type"], row["bound"]) == (held.row["quota_type"], held.row["bound"]):
+    sensors = {case.books.sensor(row, row["quota_type"], version_of(row))[:2]}
+    if held is not None and _kept_by(row) == _kept_by(held.row):
         sensors.add((held.row["sensor_user"], held.row["sensor_client_id"]))  # kept while the bound is the same
     sensor = (row["sensor_user"], row["sensor_client_id"])
     case.verdict.deny(kind, sensor not in sensors, f"{name}: sensor must be one of {sorted(sensors)}; got {sensor}")
+
+
+def _kept_by(row: Row) -> tuple[str, float]:
+    """The type of a throttle, and T."""
+    return row["quota_type"], row["bound"] if row["own_bound"] is None else row["own_bound"]
 
 
 def _check_instant(case: Case, kind: str, name: str, row: Row, reign: Reign) -> None:
@@ -268,9 +274,9 @@ def _check_instant(case: Case, kind: str, name: str, row: Row, reign: Reign) -> 
     case.verdict.deny(kind, not in_time, text)
     outdated = written_ms(row) > reign.end_ms + rules.longest_append_ms + rules.clock_slack_ms
     case.verdict.deny(kind, outdated, f"{name}: based on batch {row['batch_id']}, after the next one was decided")
-    went_back = row["quota_version"] < case.newest_version
+    went_back = version_of(row) < case.newest_version
     case.verdict.deny(kind, went_back, f"{name}: quotas v{row['quota_version']} after v{case.newest_version}")
-    case.newest_version = max(case.newest_version, row["quota_version"])
+    case.newest_version = max(case.newest_version, version_of(row))
 
 
 def _check_look(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms: int, reign: Reign) -> None:
@@ -309,11 +315,11 @@ def _check_edit(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms:
     del reign
     rules, deny = case.rules, case.verdict.deny
     versions = f"v{held.row['quota_version']} and v{row['quota_version']}"
-    is_touched = case.is_touched(held, row["quota_version"]) or case.books.forgives(held.row, row["quota_version"])
+    is_touched = case.is_touched(held, version_of(row)) or case.books.forgives(held.row, version_of(row))
     deny(kind, not is_touched, f"{name}: {versions} are the same for this client")
     left_ms = max(held.end_ms - written_ms(row), 0)
     least_ms = rules.min_hold_ms - rules.clock_slack_ms
-    fell = case.bound_fell(held.row, row["quota_version"])
+    fell = case.bound_fell(held.row, version_of(row))
     is_shorter = left_ms - owes_ms >= least_ms and not fell
     if row["action"] == "release":
         justified = owes_ms <= 0 or (is_shorter and owes_ms <= rules.min_hold_ms)
@@ -330,7 +336,7 @@ def _check_edit(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms:
 def _check_forgiven(case: Case, kind: str, name: str, row: Row, held: Held, owes_ms: int, reign: Reign) -> None:
     """Released whatever it owes, because its quotas forgive the debts of its sensor."""
     del owes_ms, reign
-    is_right = row["action"] == "release" and case.books.forgives(held.row, row["quota_version"])
+    is_right = row["action"] == "release" and case.books.forgives(held.row, version_of(row))
     case.verdict.expect(kind, is_right, f"{name}: quotas v{row['quota_version']} forgive nothing")
 
 
@@ -384,7 +390,7 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     batch, following, rules = reign.batch, reign.following, case.rules
     written, min_hold_ms = reign.begin_ms, rules.min_hold_ms
     with case.before_snapshot():
-        owed = case.books.owed(decision, batch.evaluated_at_ms, batch.quota_version)
+        owed = case.books.owed(decision, batch.evaluated_at_ms, batch.version)
     _put_debt(owed, decision)
     slice_ms, _ = case.slices_ms(decision, owed)
     known = [held for held in found if held is not None]
@@ -401,8 +407,8 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     is_soon = case.may_begin_soon(Target.of(decision), written)
     if None in found and owes_ms < min_hold_ms * (2 if is_soon else 1):
         return True
-    newest = None if following is None else following.quota_version
-    versions = case.books.versions(batch.quota_version, newest)
+    newest = None if following is None else following.version
+    versions = case.books.versions(batch.version, newest)
     standing = {case.books.standing(decision, decision["quota_type"], version) for version in versions}
     is_edited = len(standing) > 1 or any(case.books.forgives(decision, version) for version in versions)
     if is_edited or batch.age_ms > rules.max_decision_age_ms:
@@ -417,9 +423,9 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
 
 def _check_edits(case: Case, reign: Reign) -> None:
     """An edit lets go who owes nothing any more, and changes whom a throttle holds, unless it ends right away."""
-    version = reign.batch.quota_version
+    version = reign.batch.version
     for held in case.held.values():
-        if held.row["quota_version"] >= version:
+        if version_of(held.row) >= version:
             continue
         at_ms = reign.begin_ms
         is_long = held.end_ms - at_ms > case.rules.min_hold_ms + case.rules.clock_slack_ms

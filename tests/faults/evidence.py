@@ -18,6 +18,8 @@ from tests.faults.verdict import Verdict
 from tests.topic_reading import read_topic
 
 Row = dict[str, Any]
+Version = tuple[int, int]
+"""Of the quotas, and of the tenants; −1 without a table of tenants."""
 TABLES = ("usage", "batches", "decisions", "dead_letters", "throttle_events", "sensor_state")
 
 
@@ -34,6 +36,7 @@ class Message:
 class Quotas:
     rows: tuple[Row, ...]
     mode: str
+    tenants: tuple[Row, ...] = ()
 
 
 @dataclass
@@ -46,7 +49,7 @@ class Evidence:
         records: Values of all committed records of the throttle topic, those of a partition in their order, each with
             its key and partition as `"key"` and `"partition"`.
         tables: Rows by table.
-        quotas: The quota table by version, from the oldest that a row names to the newest.
+        quotas: Quotas and tenants by their versions, from the oldest that a row names to the newest.
         scope: Of the quota table: cluster or broker.
         starts: When a driver took over the running throttles, epoch milliseconds by its wall clock; None: not known.
             If its wall clock was set, by the first one: as if it had not been set.
@@ -58,7 +61,7 @@ class Evidence:
     messages: list[Message]
     records: list[Row]
     tables: dict[str, list[Row]]
-    quotas: dict[int, Quotas]
+    quotas: dict[Version, Quotas]
     scope: str = "cluster"
     starts: list[int] | None = None
     moved: Sequence[tuple[int, int]] = ()
@@ -90,15 +93,13 @@ def evidence_of(
         stored: Rows by table, for a job that keeps them elsewhere than under the root; the quota table is always there.
     """
     tables = {name: _rows(stored[name] if stored else _read(f"{root}/{name}")) for name in TABLES}
-    named = {row["quota_version"] for name in ("batches", "throttle_events") for row in tables[name]}
-    newest = DeltaTable(f"{root}/quotas").version()
-    versions = range(max(min(named, default=0), 0), newest + 1)
+    named = {version_of(row) for name in ("batches", "throttle_events") for row in tables[name]}
     return Evidence(
         usage_topic=usage_topic,
         messages=messages,
         records=records,
         tables=tables,
-        quotas={version: _quotas(f"{root}/quotas", version) for version in versions},
+        quotas=_quotas_since(root, min(named, default=(0, 0))[0]),
         scope=DeltaTable(f"{root}/quotas").metadata().configuration.get("kquota.scope", "cluster"),
     )
 
@@ -115,10 +116,30 @@ def _rows(table: pa.Table) -> list[Row]:
     return rows
 
 
-def _quotas(uri: str, version: int) -> Quotas:
+def version_of(row: Row) -> Version:
+    """The quotas and tenants that a row is based on."""
+    return int(row["quota_version"]), int(row["tenants_version"])
+
+
+def _quotas_since(root: str, oldest: int) -> dict[Version, Quotas]:
+    """Each version of the quotas from the oldest on with each one of the tenants."""
+    quotas = {number: _table_at(f"{root}/quotas", number) for number in _numbers(f"{root}/quotas", max(oldest, 0))}
+    tenants = {number: _table_at(f"{root}/tenants", number)[0] for number in _numbers(f"{root}/tenants", 0)}
+    return {
+        (number, other): Quotas(rows, mode, of_tenants)
+        for number, (rows, mode) in quotas.items()
+        for other, of_tenants in {-1: (), **tenants}.items()
+    }
+
+
+def _numbers(uri: str, oldest: int) -> range:
+    return range(oldest, DeltaTable(uri).version() + 1) if DeltaTable.is_deltatable(uri) else range(0)
+
+
+def _table_at(uri: str, version: int) -> tuple[tuple[Row, ...], str]:
     table = DeltaTable(uri, version=version)
     mode = table.metadata().configuration.get("kquota.mode", "enforce")
-    return Quotas(tuple(table.to_pyarrow_table().to_pylist()), mode)
+    return tuple(table.to_pyarrow_table().to_pylist()), mode
 
 
 Offsets = dict[int, int]
@@ -158,8 +179,8 @@ class Batch:
         return int(self.row["time_epoch"])
 
     @property
-    def quota_version(self) -> int:
-        return int(self.row["quota_version"])
+    def version(self) -> Version:
+        return version_of(self.row)
 
 
 def cut(rows: Iterable[Row], messages: list[Message], topic: str, verdict: Verdict) -> list[Batch]:

@@ -64,15 +64,15 @@ def _check_batches(
     """Batch after batch, each with the snapshot and the records that are based on it."""
     settings = batches[0].row["engine_settings"]
     case = Case(Books(evidence, settings), rules, verdict, evidence.starts, evidence.moved)
-    pinned_version = -1
+    pinned_version = (-1, -1)
     since: Batch | None = None
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
         rows = {name: by_key.get(batch.key, []) for name, by_key in by_batch.items()}
         unknown = batch.row["engine_settings"] != settings
         verdict.deny("batches", unknown, f"batch {batch.key} has other engine settings, which are not judged")
-        went_back = batch.quota_version < pinned_version
-        verdict.deny("batches", went_back, f"batch {batch.key}: quotas v{batch.quota_version} after v{pinned_version}")
-        pinned_version = batch.quota_version
+        went_back = batch.version < pinned_version
+        verdict.deny("batches", went_back, f"batch {batch.key}: quotas v{batch.version} after v{pinned_version}")
+        pinned_version = batch.version
         case.newest_version = max(case.newest_version, pinned_version)
         instant = (batch.time_epoch, batch.evaluated_at_ms)
         if since is None or instant > (since.time_epoch, since.evaluated_at_ms):
@@ -81,7 +81,7 @@ def _check_batches(
         decisions = check_batch(evidence, rows, batch, case.books, rules, verdict)
         case.emptied = {}
         if rows["sensor_state"]:
-            versions = case.books.versions(batch.quota_version, None if following is None else following.quota_version)
+            versions = case.books.versions(batch.version, None if following is None else following.version)
             case.emptied = check_snapshot(batch, rows["sensor_state"], case.books, versions, verdict)
         check_reign(case, reign, rows["throttle_events"], decisions)
 
