@@ -9,7 +9,7 @@ from typing import Final
 
 from schemas.throttle_record import BATCH_CAUSES, Target
 from tests.faults.case import Case, Held, Reign, debt_ms, most_ms, written_ms
-from tests.faults.evidence import Row, version_of
+from tests.faults.evidence import Row, Version, version_of
 
 _ROUNDING_MS: Final = 1
 
@@ -88,7 +88,7 @@ def may_be_left_to_end(case: Case, reign: Reign, held: Held, until_ms: float) ->
     return held.may_end
 
 
-def _least_excess_ms(case: Case, reign: Reign, held: Held, version: int, begin_ms: int, last_ms: int) -> float:
+def _least_excess_ms(case: Case, reign: Reign, held: Held, version: Version, begin_ms: int, last_ms: int) -> float:
     """The smallest difference between what is owed and what is left, from one instant to another.
 
     What is left becomes less with the time, and so does a debt: while one is larger than what is left, it stays so to
