@@ -23,7 +23,7 @@ TENANTS = (
     {"tenant": "team-b", "user_patterns": ("eve",), "consumer_byte_rate": 1e6},
 )
 SENDERS = (
-    Sender("alice", "etl", lambda _: {"produced_bytes": 600_000}),
+    Sender("alice", "etl", lambda _: {"produced_bytes": 500_000}),
     Sender("bob", "web", lambda _: {"produced_bytes": 30_000}),
     Sender("carol", "web", lambda _: {"produced_bytes": 10_000}),
     Sender("mallory", "web", lambda _: {"produced_bytes": 10_000}),
@@ -38,7 +38,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
     quotas = [quota(user, "", producer_byte_rate=100_000.0) for user in ("alice", "bob", "mallory")]
     folder = tmp_path_factory.mktemp("sharing")
     tables = LivedTables(folder, quotas, SENDERS, START_MS, at_once=True, tenants=TENANTS)
-    tables.live(36)
+    tables.live(39)
     return tables
 
 
