@@ -20,7 +20,7 @@ from pipeline.tables.rates import member_rates
 from quota.broker_levels.entries import EntryKey, MemberRate
 from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind, Owned
-from quota.entity import label
+from quota.entity import DEFAULT, label
 from quota.snapshot import QuotaSnapshot
 from quota.units import rate_text
 from quota.usage import COLUMNS
@@ -217,16 +217,25 @@ class Sources:
     def members(self, now_ms: int) -> Mapping[EntryKey, MemberRate]:
         """What members of tenants may use now; empty if that is not known for `FRESH_MS`, and without tenants.
 
+        With chosen users only theirs: `<default>` chooses those who have no row.
+
         * `now_ms`: by wall clock.
         """
-        if self.mirror or not self.quotas.pin().tenants:
+        pinned = self.quotas.pin()
+        if self.mirror or not pinned.tenants:
             return {}
         try:
             self._members = member_rates(self.root)
         except PipelineError as exc:
             log.debug("the rates cannot be read: %s", exc)
         as_of_ms, rates = self._members
-        return rates if now_ms - as_of_ms <= (FRESH_MS if is_local(self.root) else FRESH_IN_A_STORE_MS) else {}
+        if now_ms - as_of_ms > (FRESH_MS if is_local(self.root) else FRESH_IN_A_STORE_MS):
+            return {}
+        if not self.users:
+            return rates
+        named = {one.user for one in pinned.quotas}
+        chosen = {user for user in {key.user for key in rates} if (user if user in named else DEFAULT) in self.users}
+        return {key: rate for key, rate in rates.items() if key.user in chosen}
 
 
 FRESH_MS: Final = 10_000

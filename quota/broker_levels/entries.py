@@ -35,13 +35,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from quota.arrays import Floats
 from quota.entity import DEFAULT, KIND_OF_LEVEL, LEVELS_OF_DEFAULTS, QUOTA_TYPES, REQUEST, Level, LevelKind, entity_at
 from quota.snapshot import Bounds, Quota, QuotaSnapshot
+from quota.tenants import NO_TENANT, Patterns
 
 UNREACHED: Final = 1e18
 """The bound of an exempt row, bytes per second or percent: the largest power of ten that Kafka takes for a LONG."""
@@ -149,6 +153,20 @@ def _whole_rate(rate: float, quota_type: str) -> float:
 # T of members of tenants, which is what they may use now.
 
 
+def narrower_bounds(snapshot: QuotaSnapshot, own_bounds: Mapping[EntryKey, float]) -> dict[EntryKey, float]:
+    """C of the tenants in force, as brokers take it, for each of these rows of their members that has more."""
+    tenants = [one for one in snapshot.tenants if not one.is_shadow]
+    keys = [key for key in own_bounds if key.user] if tenants else []
+    of_users = Patterns(tenants, "users").match(pa.array([key.user for key in keys], pa.string()))
+    of_client_ids = Patterns(tenants, "client_ids").match(pa.array([key.client_id for key in keys], pa.string()))
+    found = {}
+    for key, at in zip(keys, np.where(of_users == NO_TENANT, of_client_ids, of_users).tolist(), strict=True):
+        bound = None if at == NO_TENANT else tenants[at].bounds[QUOTA_TYPES.index(key.quota_type)]
+        if bound is not None and (whole := _whole_rate(bound, key.quota_type)) < own_bounds[key]:
+            found[key] = whole
+    return found
+
+
 class MemberRate(NamedTuple):
     """What the engine sees of a member of a tenant that has a row of its own (`quota.tenants`), per second.
 
@@ -188,7 +206,7 @@ class MemberBounds:
       several begin at once, λ falls within them.
     * Only a member that uses T / 2 gets more than T, until it uses less than T / 4. An idle one could otherwise begin
       with C on every broker.
-    * Who has no rate has T; so do all, when the rates are too old.
+    * Who has no rate has T, or C if that is less; so do all, when the rates are too old.
 
     >>> members, alice = MemberBounds(), EntryKey("alice", "", "producer_byte_rate")
     >>> own, busy = {alice: 100.0}, {alice: MemberRate(360.0, 100.0, 80.0)}
@@ -205,6 +223,7 @@ class MemberBounds:
         own_bounds: Mapping[EntryKey, float],
         written_for: Mapping[EntryKey, float],
         now_ms: int,
+        narrower: Mapping[EntryKey, float] = MappingProxyType({}),
     ) -> dict[EntryKey, float]:
         """Take the newest rates; returns the T that change.
 
@@ -213,9 +232,10 @@ class MemberBounds:
             own_bounds: T of the rows of the quota table, as brokers take it.
             written_for: the T that the brokers have a value for, of an earlier process, too.
             now_ms: of a clock that never steps.
+            narrower: see `narrower_bounds`.
         """
         changed = {}
-        for key in [*rates, *(key for key in self._followed if key not in rates)]:
+        for key in dict.fromkeys(chain(rates, self._followed, narrower)):
             own = own_bounds.get(key)
             if own is None:
                 self._followed.pop(key, None)
@@ -225,10 +245,11 @@ class MemberBounds:
                 rate = None
             if last is None or last.own_bound != own:
                 last = _Followed(own, written_for.get(key, own) if last is None and rate is not None else own, None)
-            bound = own if rate is None else _wanted(rate, _whole_rate(rate.bound, key.quota_type), last)
+            rest = narrower.get(key, own)
+            bound = rest if rate is None else _wanted(rate, _whole_rate(rate.bound, key.quota_type), last)
             since_ms = last.higher_since_ms if last.higher_since_ms is not None else now_ms
             last = replace(last, higher_since_ms=since_ms if bound > last.bound else None)
-            if _is_due(last, bound, now_ms):
+            if _is_due(last, bound, rest, now_ms):
                 changed[key], last = bound, _Followed(own, bound, now_ms)
             elif key not in self._followed and last.bound != own:
                 changed[key] = last.bound
@@ -265,13 +286,13 @@ def _wanted(rate: MemberRate, bound: float, last: _Followed) -> float:
     return bound if rate.observed >= share * last.own_bound else min(bound, last.own_bound)
 
 
-def _is_due(last: _Followed, bound: float, now_ms: int) -> bool:
+def _is_due(last: _Followed, bound: float, rest: float, now_ms: int) -> bool:
     if bound == last.bound:
         return False
     if bound * _URGENT <= last.bound:
         return True
     step = (_STEP if bound > last.bound else _STEP_DOWN) * last.bound
-    is_far = abs(bound - last.bound) >= step or bound == last.own_bound
+    is_far = abs(bound - last.bound) >= step or bound in {last.own_bound, rest}
     is_confirmed = last.higher_since_ms is None or now_ms - last.higher_since_ms >= _CONFIRM_MS
     return is_far and is_confirmed and _has_passed(last.at_ms, now_ms)
 

@@ -35,6 +35,7 @@ from quota.broker_levels.entries import (
     Refusal,
     as_brokers_take,
     broker_entries,
+    narrower_bounds,
     needs_entry,
 )
 from quota.broker_levels.levels import NEVER_MS, EntityLevels, LevelMove
@@ -75,6 +76,7 @@ class BrokerSync:
         self._holdings, self._retries = BrokerHoldings(adopt), WriteRetries()
         self._grants = OwnGrants(own_entries_per_user)
         self._members, self._own_bounds, self._asking = MemberBounds(), dict[EntryKey, float](), list[EntryKey]()
+        self._narrower = dict[EntryKey, float]()
         self._snapshot: QuotaSnapshot | None = None
         self._mirror = self._is_observed = self._is_compared = False
         self._at_ms = self._ahead_ms = 0
@@ -102,6 +104,7 @@ class BrokerSync:
             self._grants.load(of_brokers)
             entries = broker_entries(of_brokers, mirror)
             self._own_bounds = {one.key: one.bound for one in entries if one.kind is EntryKind.LEVEL}
+        self._narrower = narrower_bounds(snapshot, self._own_bounds)
 
     def set_brokers(self, broker_ids: Sequence[str]) -> None:
         """Set which brokers are in the cluster, as `usage` has them, each once, in any order.
@@ -132,7 +135,7 @@ class BrokerSync:
         self._usage.record(usage)
 
     def follow_members(self, rates: Mapping[EntryKey, MemberRate], now_ms: int) -> None:
-        """Let T of rows be what members of tenants may use now, as `MemberBounds` does it; no rate = T of the table.
+        """Let T of rows be what members of tenants may use now, as `MemberBounds` does it; no rate = min(T, C).
 
         A member under the row of a default gets an entry of its own, if it may have one (`OwnGrants`), while that is
         not T. In a mirror every row stays at its T.
@@ -147,7 +150,7 @@ class BrokerSync:
         granted = {key: entry.bound for key, entry in self._grants.granted.items()}
         written_for = {key: self._holdings.owned[key].bound for key in rates if key in self._holdings.owned}
         before = self._members.moved.keys() - own_bounds.keys()
-        changed = self._members.follow(rates, ChainMap(own_bounds, granted), written_for, now_ms)
+        changed = self._members.follow(rates, ChainMap(own_bounds, granted), written_for, now_ms, self._narrower)
         if self._members.moved.keys() - own_bounds.keys() != before:
             self._is_compared = False
         if not self._is_compared or not changed:

@@ -1,7 +1,7 @@
 """A `BrokerSync`, brokers that take what it writes, what a shell stores of that, and a clock set by hand."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import LEVELS, Change, Owned
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import Tenant
 from tests.quota.factories import table, usage_row
 
 
@@ -113,10 +114,14 @@ class Synced:
         self.describe()
 
     def load(
-        self, *rows: Mapping[str, Any], mode: Literal["enforce", "shadow"] = "enforce", mirror: bool = False
+        self,
+        *rows: Mapping[str, Any],
+        mode: Literal["enforce", "shadow"] = "enforce",
+        mirror: bool = False,
+        tenants: tuple[Tenant, ...] = (),
     ) -> None:
         self._rows, self._mode, self._mirror = rows, mode, mirror
-        self.sync.load_quotas(QuotaSnapshot.from_rows(rows, 1, mode), mirror)
+        self.sync.load_quotas(replace(QuotaSnapshot.from_rows(rows, 1, mode), tenants=tenants), mirror)
 
     def describe(self) -> None:
         self.sync.set_brokers(self.brokers)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from quota.broker_levels.entries import EntryKey, MemberBounds, MemberRate
 from quota.broker_levels.writes import Change
-from quota.tenants import DEMAND_SHARE, bounds_in_force, levels, moved
+from quota.snapshot import Mode
+from quota.tenants import DEMAND_SHARE, Tenant, bounds_in_force, levels, moved
 from tests.quota.factories import quota_row
 from tests.quota.synced import CONSUMER, D, Synced, key_of, told
 
@@ -120,6 +121,32 @@ def test_the_sync_writes_what_a_member_may_use_and_its_own_t_when_rates_are_gone
     synced.now_ms += 60_000
     follow(synced, lent(300.0))
     assert [one for one in synced.period() if one[0] == "alice"] == [], "a mirror keeps T"
+
+
+def tenant(bound: float, mode: Mode = "enforce") -> Tenant:
+    return Tenant("team", ("alice",), ("etl",), (bound, None, None), (1.0, None, None), mode=mode)
+
+
+def test_a_member_without_a_rate_has_no_more_than_its_tenant() -> None:
+    rows = [quota_row(user, producer_byte_rate=T, consumer_byte_rate=T) for user in ("alice", "bob")]
+    rows += [quota_row("carol", "etl", producer_byte_rate=T), quota_row("", "etl", producer_byte_rate=T)]
+    synced = Synced(quota_row("alice", producer_byte_rate=T))
+    synced.load(*rows, tenants=(tenant(60.5),))
+    follow(synced, {})
+    changes, _ = synced.pass_time(1_000)
+    assert {(*one.key,): one.bound for one in changes if one.bound != T} == {
+        key_of("alice"): 60.0,
+        key_of("carol", "etl"): 60.0,
+    }
+    follow(synced, lent(30.0))
+    assert synced.period() == [("alice", 60.0, 30.0, "member")]
+    synced.now_ms += 10_000
+    follow(synced, {})
+    assert synced.period() == [("alice", 30.0, 60.0, "member")]
+    synced.load(*rows, tenants=(tenant(60.0, mode="shadow"),))
+    synced.now_ms += 10_000
+    follow(synced, {})
+    assert sorted(synced.period()) == [("alice", 60.0, T, "member"), ("carol", 60.0, T, "member")]
 
 
 def test_an_edit_of_t_counts_at_once_and_the_rates_of_the_old_t_no_longer() -> None:

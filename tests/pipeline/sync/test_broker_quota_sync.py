@@ -354,8 +354,8 @@ class OfTenants:
 
     scope = "cluster"
 
-    def __init__(self, *tenants: Tenant) -> None:
-        self._snapshot = replace(QuotaSnapshot.from_rows([], 1), tenants=tenants)
+    def __init__(self, *tenants: Tenant, rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._snapshot = replace(QuotaSnapshot.from_rows(rows, 1), tenants=tenants)
 
     def pin(self) -> QuotaSnapshot:
         return self._snapshot
@@ -396,6 +396,25 @@ def test_members_of_tenants_are_read_from_rates_that_are_ten_seconds_old_at_most
     for without in (OfTenants(), OfTenants(TEAM)):
         scope: Scope = "cluster" if without.pin().tenants == () else "broker"
         assert Sources(without, lambda: UsageFollower("", 0), scope, root=root).members(T_MS) == {}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("users", "named", "found"),
+    [
+        (["alice"], "alice", [ALICE]),
+        (["bob"], "alice", []),
+        (["<default>"], "alice", []),
+        (["<default>"], "bob", [ALICE]),
+    ],
+)
+def test_only_members_of_the_chosen_users_are_followed(
+    users: list[str], named: str, found: list[EntryKey], tmp_path: Path
+) -> None:
+    root = str(tmp_path)
+    rates_of_members(root)
+    quotas = OfTenants(TEAM, rows=[{"user": named, "client_id": "", "producer_byte_rate": MB}])
+    sources = Sources(quotas, lambda: UsageFollower("", 0), users=users, root=root)  # type: ignore[arg-type]
+    assert [*sources.members(T_MS)] == found
 
 
 def test_rates_that_cannot_be_read_count_until_they_are_too_old(tmp_path: Path) -> None:
