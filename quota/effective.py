@@ -22,7 +22,8 @@ from quota.tenants import MEMBER_LEVEL, Tenant, bounds_in_force
 from quota.throttle_time import throttle_time_of
 from quota.units import age_text, rate_text, rounded_up
 
-_SENSOR: Final = ("quota_type", "sensor_user", "sensor_client_id")
+_SENSOR: Final = ("quota_type", "sensor_user", "sensor_client_id", "tenant")
+"""A tenant has a sensor of its own for the clients of a user that have no quota."""
 OF_TENANT: Final = ("tenant", "tenant_level", "own_bound")
 """What rows about a sensor say of its tenant."""
 _COMPARED: Final = ("level", "bound", "mode", "tenant")

@@ -118,14 +118,16 @@ def _tenants_text(found: "JobStatus") -> str:
 
 def _nearest_text(found: "JobStatus") -> str:
     from pipeline.dashboard.state import client_text, times_text
+    from quota.tenants import MEMBER_LEVEL
 
     row = found.nearest
     if row is None:
         return "no rates yet" if not found.rates_at_ms else "no client used anything under a quota lately"
-    sensor = label(row["sensor_user"], row["sensor_client_id"])
+    is_named = row["level"] != MEMBER_LEVEL
+    by = f"the quota of {label(row['sensor_user'], row['sensor_client_id'])}" if is_named else f"tenant {row['tenant']}"
     share = f"{times_text(row['share'])} its {row['quota_type']}{' (shadow)' if row['mode'] == 'shadow' else ''}"
     who = client_text(row["user"], row["client_id"])
-    return f"{who} at {share}, by the quota of {sensor}, as of {as_iso(found.rates_at_ms)} UTC"
+    return f"{who} at {share}, by {by}, as of {as_iso(found.rates_at_ms)} UTC"
 
 
 def _job_text(health: "Health") -> str:

@@ -249,13 +249,15 @@ def _effective_rows(reader: TablesReader, found: Effective) -> list[dict[str, An
         [(name, "=", getattr(one, name)) for name in names] for one in found.by_type if one.level is not None
     ]
     wanted = " OR ".join(f"({predicates(sensor)})" for sensor in sensors) or "false"
-    sql = f"SELECT {', '.join(names)}, max(observed) AS observed FROM source WHERE clients IS NOT NULL AND ({wanted}) "  # noqa: S608 - quoted by us
-    rows = read_rates(reader.root, lambda rates: rates.rows(f"{sql}GROUP BY {', '.join(names)}"))
-    observed = {tuple(row[name] for name in names): row["observed"] for row in rows}
+    of_sensor = (*names, "tenant")
+    columns = ", ".join(of_sensor)
+    sql = f"SELECT {columns}, max(observed) AS observed FROM source WHERE clients IS NOT NULL AND ({wanted}) "  # noqa: S608 - quoted by us
+    rows = read_rates(reader.root, lambda rates: rates.rows(f"{sql}GROUP BY {columns}"))
+    observed = {tuple(row[name] for name in of_sensor): row["observed"] for row in rows}
     return [
         {
             **{name: getattr(one, name) for name in (*names, "mode", "bound", *OF_TENANT, "sharing")},
-            "observed": observed.get(tuple(getattr(one, name) for name in names), 0.0),
+            "observed": observed.get(tuple(getattr(one, name) for name in of_sensor), 0.0),
             "shared_with": [list(client) for client in one.shared_with[:50]],
             "shared": len(one.shared_with),
         }

@@ -23,7 +23,7 @@ from pipeline.tables.opening import open_table
 from pipeline.tables.port import Condition, is_local, table_uri
 from pipeline.tables.queries import Row, StoredTable, newest_batch_under, rows_of
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, TenantTable
 from pipeline.tables.rates import Rates, read_rates
 from pipeline.tables.throttles import holds_of, recent_events, running_throttles
 from quota.effective import resolved
@@ -102,6 +102,8 @@ class TablesReader:
         self._quotas: QuotaSource | None = None
         self._found: dict[str, Any] = {}
         self._owners = Owners(())
+        self._tenant_owners: dict[str, str | None] = {}
+        self._tenants_version = -1
         self._seq = 0
         self._last: tuple[Any, ...] = ()
         self._newest_seen: tuple[tuple[str, int], int] = (("", -1), 0)
@@ -162,8 +164,8 @@ class TablesReader:
         return f"AND (time_epoch = {batch['time_epoch']} OR sample_start_ms < {begin_ms}) "
 
     def owner(self, row: Mapping[str, Any]) -> str | None:
-        """Who is responsible for the client of a row."""
-        return self._owners.of(row["user"], row["client_id"])
+        """Who is responsible for the client of a row: by its quotas, else by the tenant that the row has."""
+        return self._owners.of(row["user"], row["client_id"]) or self._tenant_owners.get(row.get("tenant") or "")
 
     def _source(self) -> QuotaSource:
         if self._quotas is None:
@@ -202,7 +204,14 @@ class TablesReader:
             self._owners = Owners(newest.rows)
             known = {"newest_version": newest.version, "rows": len(newest.rows), "mode": newest.mode}
             known |= {"scope": self._scope or newest.scope}
+        self._read_tenant_owners(source.pin().tenants_version)
         return {**(known or {}), "version": source.pin().version}
+
+    def _read_tenant_owners(self, version: int) -> None:
+        if version != self._tenants_version:
+            rows = TenantTable(self.root).read(version).rows if version >= 0 else ()
+            self._tenant_owners = {row["tenant"]: row["owner"] for row in rows}
+            self._tenants_version = version
 
     def _read_rates(self, rates: Rates) -> dict[str, Any]:
         per_second = ("produced_bytes_per_second", "fetched_bytes_per_second", "requests_per_second")

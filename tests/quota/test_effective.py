@@ -155,6 +155,11 @@ def test_what_a_member_may_use_of_its_tenant_is_one_sentence(
     assert sharing_text("alice", BYTES, "team-a", whole, own, in_force, is_at_rest) == f"alice {text}"
 
 
+def member(name: str, used: float, own: float, bound: float = 9e6) -> dict[str, Any]:
+    sensor = {"level": 3, "sensor_user": name, "sensor_client_id": ""}
+    return {**sensor, "observed": used, "own_bound": own, "bound": bound}
+
+
 @pytest.mark.parametrize(
     ("members", "text"),
     [
@@ -163,6 +168,7 @@ def test_what_a_member_may_use_of_its_tenant_is_one_sentence(
             [("a", 3e6, 1e6), ("b", 5e5, 1e6)],
             "t lends a 2.0 MB/s that b leaves free: it uses 3.0 × its own 1.0 MB/s",
         ),
+        ([("a", 3e6, 1e6, 1e6), ("b", 5e5, 1e6)], None),
         ([("a", 3e6, 1e6)], "t lends a 2.0 MB/s that others leave free: it uses 3.0 × its own 1.0 MB/s"),
         (
             [("a", 3e6, 1e6), ("b", 4e6, 1e6), ("c", 0.0, 1e6), ("d", 0.0, 2e6), ("e", 0.0, 3e6)],
@@ -170,10 +176,8 @@ def test_what_a_member_may_use_of_its_tenant_is_one_sentence(
         ),
     ],
 )
-def test_who_borrows_and_who_leaves_that_free_is_one_sentence(
-    members: list[tuple[str, float, float]], text: str | None
-) -> None:
-    assert lending_text("t", BYTES, members) == text
+def test_who_borrows_and_who_leaves_that_free_is_one_sentence(members: list[tuple[Any, ...]], text: str | None) -> None:
+    assert lending_text("t", BYTES, [member(*one) for one in members]) == text
 
 
 TEAM = Tenant("team-a", ("alice",), (), (10.0, None, 50.0), (2.0, None, 5.0), lend=True, ceiling=4.0)

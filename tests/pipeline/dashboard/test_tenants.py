@@ -1,6 +1,7 @@
 """Every answer about a member of a tenant that lends speaks of the tenant, with the same numbers."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,42 @@ def test_status_counts_the_tenants_and_names_those_at_their_bound(tables: LivedT
     assert "tenants 2, at their bound: team-a\n" in kquota("status", "--tables", tables.root).stdout
     found = status_of(Settings(job="hand", tables=TablesSettings(root=tables.root)), tables.now_ms)
     assert (found.tenants, found.full_tenants) == (2, ["team-a"])
+
+
+@pytest.fixture(scope="module")
+def unnamed(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
+    """No client has a quota: one user is in a tenant, and another one with one client in each of two."""
+    tenants = (
+        {"tenant": "team-a", "user_patterns": ("ann",), BYTES: 200_000.0, "owner": "dana"},
+        {"tenant": "x", "client_id_patterns": ("streams-*",), BYTES: 1e6},
+        {"tenant": "y", "client_id_patterns": ("etl*",), BYTES: 20e6},
+    )
+    senders = (
+        Sender("ann", "etl", lambda _: {"produced_bytes": 60_000}),
+        Sender("bob", "streams-1", lambda _: {"produced_bytes": 30_000}),
+        Sender("bob", "etl-1", lambda _: {"produced_bytes": 90_000}),
+    )
+    folder = tmp_path_factory.mktemp("unnamed")
+    tables = LivedTables(folder, [], senders, START_MS, at_once=True, tenants=tenants)
+    tables.live(15)
+    return tables
+
+
+def test_a_member_without_a_quota_is_named_by_its_tenant_with_the_owner(unnamed: LivedTables) -> None:
+    told = kquota("status", "--tables", unnamed.root).stdout
+    assert re.search(rf"nearest ann/etl at .* its {BYTES}, by tenant team-a, as of ", told)
+    summary = reader_of(unnamed.root).look(unnamed.now_ms).summary()
+    for shown in ("talkers", "recent"):
+        assert {row["owner"] for row in summary[shown] if row["user"] == "ann"} == {"dana"}, shown
+
+
+def test_a_user_in_two_tenants_has_a_sensor_in_each(unnamed: LivedTables) -> None:
+    reader = reader_of(unnamed.root)
+    state = reader.look(unnamed.now_ms)
+    for client_id, tenant, rate in (("streams-1", "x", 30_000), ("etl-1", "y", 90_000)):
+        found = client_document(reader, state, ("bob", client_id))["effective"][0]
+        assert (found["tenant"], found["shared_with"]) == (tenant, [])
+        assert found["observed"] == pytest.approx(rate, rel=0.2)
 
 
 def test_without_tenants_nothing_speaks_of_them(tmp_path: Path) -> None:
