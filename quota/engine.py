@@ -250,9 +250,9 @@ class QuotaEngine:
         hashes = EntityNames(targets, has_brokers=True).hashed(self._sensors.seeds)
         return target_keys(hashes.entity_keys(), quota_types, _are_users(targets))
 
-    def except_client_ids(self, user: str, quota_type: int) -> tuple[str, ...] | None:
-        """The client-ids that a throttle of a user does not hold: see `Resolution.except_client_ids`."""
-        return self._sensors.resolution.except_client_ids(user, quota_type)
+    def except_client_ids(self, user: str, quota_type: int, tenant: str | None = None) -> tuple[str, ...] | None:
+        """The client-ids that a throttle of a user does not hold: see `ClientsApart.of`."""
+        return self._sensors.resolution.apart(quota_type).of(user, tenant)
 
     def claims(self, keys: Pair, preferred: Ints, at_ms: int | Ints) -> tuple[Claims, Flags]:
         """What targets owe at an instant, or each at its own, by the type that owes most: the figures of `evaluate`.
@@ -477,10 +477,10 @@ class QuotaEngine:
             return self._sensors.buckets()
 
     def restore_buckets(self, table: pa.Table) -> None:
-        """Set buckets to what `buckets` returned, and all others to full. Changes no sample.
+        """Set buckets and levels to what `buckets` returned, all others to full and at rest. Changes no sample.
 
         Args:
-            table: the columns that `buckets` returns; others are ignored. If no debt is carried, nothing is set.
+            table: the columns that `buckets` returns; others are ignored. If no debt is carried, no bucket is set.
 
         Raises:
             InvalidUsage: a column is missing, a value is null, or a quota type is unknown.

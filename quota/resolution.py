@@ -286,9 +286,9 @@ class Resolution:
             index.add(hashed)
         return index
 
-    def except_client_ids(self, user: str, quota_type: int) -> tuple[str, ...] | None:
-        """The client-ids that a throttle of a user's sensor does not hold; None if it holds clients one by one."""
-        return self._apart[quota_type][0].of(user)
+    def apart(self, quota_type: int) -> ClientsApart:
+        """Whom throttles of users do not hold."""
+        return self._apart[quota_type][0]
 
     def _index_level(self, level: Level) -> tuple[KeyIndex, Ids]:
         """Index the rows of a level by the names they give. Returns the index, and the row of each of its ids."""
@@ -377,7 +377,9 @@ class Resolution:
 
     def names_apart(self, resolved: Resolved) -> pa.Array:
         """The name of the tenant that has the sensor of each for itself; null for none."""
-        is_apart = np.zeros(len(resolved.quota), np.bool_) if resolved.apart is None else is_named(resolved.apart)
+        if resolved.apart is None:
+            return pa.nulls(len(resolved.quota), pa.string())
+        is_apart = is_named(resolved.apart)
         names = np.array([*(one.name for one in self.snapshot.tenants), None], np.object_)
         return pa.array(names[np.where(is_apart, resolved.tenant, NO_TENANT)], pa.string())
 

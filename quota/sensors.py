@@ -349,12 +349,16 @@ class SensorTable:
         So a member counts for λ also while it sends no usage, and in any process that has the sensor.
         """
         ids = np.arange(known, len(self))
+        if not self.resolution.snapshot.tenants:
+            for of_type in self.by_key.values():
+                of_type.tenant[ids] = NO_TENANT
+            return
         names, keys = self.numbers.names(ids), self.numbers.keys(ids)
         entities = sensor_entities(names, self._by_broker)
         hashes, is_apart = entities.hashed(self.seeds), names["tenant"].is_valid().to_numpy()
-        candidates = self.resolution.candidates(hashes, entities) if self.resolution.snapshot.tenants else None
+        candidates = self.resolution.candidates(hashes, entities)
         for key, of_type in self.by_key.items():
-            if candidates is None or key not in self.recording:
+            if key not in self.recording:
                 of_type.tenant[ids] = NO_TENANT
                 continue
             resolved = self.resolution.resolve(hashes, candidates, *key)
@@ -592,7 +596,8 @@ class SensorTable:
         broker, user, client_id, tenant = (part.take(pa.array(is_sensor)) for part in (*names, tenant))
         tags = has_user[is_sensor], has_client_id[is_sensor], tenant
         ids[is_sensor] = self.numbers.add(some_of(keys, is_sensor), (broker, user, client_id), *tags)
-        at_ms = table["refilled_at_ms"].to_numpy()[is_sensor]
+        seen_ms = pc.max_element_wise(table["refilled_at_ms"], table["demanded_at_ms"])
+        at_ms = seen_ms.to_numpy()[is_sensor]
         self.numbers.used_at_ms[ids[is_sensor]] = np.maximum(self.numbers.used_at_ms[ids[is_sensor]], at_ms)
         return ids
 

@@ -207,6 +207,15 @@ class Patterns:
         found[pc.equal(names, "").to_numpy(zero_copy_only=False)] = NO_TENANT
         return found
 
+    def beginnings(self, names: pa.Array) -> pa.Array:
+        """The longest of the beginnings of names that each name has; "" for none."""
+        found = np.full(len(names), "", np.object_)
+        for length, texts in reversed(self._prefixes):
+            begins = pc.utf8_slice_codeunits(names, 0, length)
+            rows = np.flatnonzero(texts.find(begins) != NO_TENANT)
+            found[rows] = begins.take(pa.array(rows)).to_pylist()
+        return pa.array(found, pa.string())
+
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
@@ -339,10 +348,14 @@ class TenantLevels:
             return found
         names = pa.repeat("", len(rows)) if brokers is None else brokers.take(pa.array(rows))
         codes = names.dictionary_encode()
-        pairs = np.stack([tenants[rows], codes.indices.to_numpy(zero_copy_only=False)])
-        each, of_row = np.unique(pairs, axis=1, return_inverse=True)
-        keys = [(self._tenants[tenant].name, codes.dictionary[code].as_py()) for tenant, code in each.T.tolist()]
-        found[rows] = self._add(keys)[of_row.ravel()]
+        size = len(codes.dictionary)
+        each, of_row = np.unique(
+            tenants[rows] * size + codes.indices.to_numpy(zero_copy_only=False), return_inverse=True
+        )
+        names_of = codes.dictionary.to_pylist()
+        both = (divmod(one, size) for one in each.tolist())
+        keys = [(self._tenants[tenant].name, names_of[code]) for tenant, code in both]
+        found[rows] = self._add(keys)[of_row]
         return found
 
     def _add(self, keys: Iterable[tuple[str, str]]) -> Ids:

@@ -82,7 +82,7 @@ def take_over(
     enforcement.decider.adopt(quotas.pin())
     failpoint("start.rebuilt")
     is_new = is_other(recovered.topic_ids, now, settings.kafka.throttle_topic)
-    quotas_at = quotas.at if quotas.pin().forgiven else None
+    quotas_at = quotas.at if quotas.pin().forgiven or quotas.pin().tenants else None
     enforcement.purgatory.take_over(takes_topic, is_new, quotas_at)
     return recovered
 

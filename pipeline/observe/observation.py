@@ -275,8 +275,9 @@ class Observation:
         asked = self._job.decide(rows, Evaluation("", second, at_ms, -1)).violations
         targets = asked.targets()
         users = np.where(asked.holds_user, targets["user"].to_numpy(), "")
-        excepted = self._job.decider.except_client_ids(users, asked.claims.quota_type)
-        wanted = zip(targets.to_pylist(), excepted, asked.claims.owed_ms, asked.claims.quota_type, strict=True)
+        claims = asked.claims
+        excepted = self._job.decider.except_client_ids(users, claims.quota_type, claims.tenant)
+        wanted = zip(targets.to_pylist(), excepted, claims.owed_ms, claims.quota_type, strict=True)
         for target, client_ids, owed_ms, quota_type in wanted:
             clients = self._numbers_held(target, client_ids)
             longer = clients[owed_ms > self._per_client[_OWED, clients]]

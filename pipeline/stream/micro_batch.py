@@ -181,7 +181,8 @@ class MicroBatch:
         return limited
 
     def _folded(self, batch: CollectedBatch, quotas: QuotaSnapshot, collected: Moment) -> CollectedBatch:
-        folded = fold_clients(batch, self._new_names.too_many(batch.usage, quotas, collected.steady_ms))
+        is_folded = self._new_names.too_many(batch.usage, quotas, collected.steady_ms)
+        folded = fold_clients(batch, is_folded, quotas)
         begins, self._folds = folded.folded_count and not self._folds, folded.folded_count > 0
         if begins:
             log.warning(

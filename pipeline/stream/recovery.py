@@ -77,13 +77,15 @@ def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSetti
 
 
 def _usage_since(tables: JobTables, newest: Evaluation, rate_span_ms: int, snapshot: Snapshot | None) -> pa.Table:
-    """The usage of all batches after the snapshot, and what the rates of the newest need from before."""
+    """The usage of all batches after the snapshot, and what the rates of the first of them need from before.
+
+    The level of a tenant, and so what its buckets are charged, depends on the rates at every batch.
+    """
     if snapshot is None:
         # All usage, not only the last windows: without a snapshot the debts can only be computed from all of it.
         return tables.usage.read(USAGE_COLUMNS)
     first = snapshot[0]
-    newest_ms = newest.evaluated_at_ms if newest.time_epoch == first.time_epoch else first.evaluated_at_ms
-    since_ms = min(newest_ms - rate_span_ms, first.evaluated_at_ms)
+    since_ms = first.evaluated_at_ms - rate_span_ms
     usage = tables.usage.read(USAGE_COLUMNS, [("evaluated_at_ms", ">=", since_ms)])
     usage = usage.filter(pc.equal(usage["time_epoch"], first.time_epoch))
     if newest.time_epoch == first.time_epoch:

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quota.entity import DEFAULT, OTHER
-from quota.snapshot import Quota, QuotaSnapshot
+from quota.snapshot import QuotaSnapshot
+from quota.tenants import Patterns
 from quota.usage import EntityNames, KeyIndex, Seeds, some_of
 from schemas.arrow import arrow_schema
 from schemas.usage import UsageEvent
@@ -409,7 +410,7 @@ class NewNames:
         self._seen, self._seen_before = KeyIndex(), KeyIndex()
         self._begun_ms: int | None = None
         self._new_of: dict[str, int] = {}
-        self._quotas: tuple[Quota, ...] = ()
+        self._quotas: QuotaSnapshot | None = None
         self._with_row: frozenset[tuple[str, str]] = frozenset()
 
     def too_many(self, clients: pa.Table, quotas: QuotaSnapshot, now_ms: int) -> npt.NDArray[np.bool_]:
@@ -418,7 +419,7 @@ class NewNames:
         Args:
             clients: columns user and client_id; a client may be there more than once.
             quotas: a client with a row of its own is never beyond it, whether the row names its user, the default user,
-                or none.
+                or none; nor is one that a tenant names by its client-id.
             now_ms: of a clock that is never set back.
         """
         if self._begun_ms is None or now_ms - self._begun_ms >= _HOUR_MS:
@@ -439,21 +440,31 @@ class NewNames:
         return np.asarray(self._seen.find(keys) < 0, np.bool_)
 
     def _takes(self, user: str, client_id: str, quotas: QuotaSnapshot) -> bool:
-        if self._quotas is not quotas.quotas:
-            self._quotas = quotas.quotas
-            self._with_row = frozenset((one.user, one.client_id) for one in quotas.quotas if one.client_id)
+        if self._quotas is not quotas:
+            self._quotas = quotas
+            of_tenants = (("", client_id) for one in quotas.tenants for client_id in one.client_ids)
+            of_rows = ((one.user, one.client_id) for one in quotas.quotas if one.client_id)
+            self._with_row = frozenset((*of_rows, *of_tenants))
         if any((part, client_id) in self._with_row for part in (user, DEFAULT, "")):
             return True
         self._new_of[user] = self._new_of.get(user, 0) + 1
         return self._new_of[user] <= MOST_NEW_NAMES
 
 
-def fold_clients(batch: CollectedBatch, is_folded: npt.NDArray[np.bool_]) -> CollectedBatch:
-    """Count the usage of some rows as that of the client-id `OTHER` of their user; rows of one window are summed."""
+def fold_clients(batch: CollectedBatch, is_folded: npt.NDArray[np.bool_], quotas: QuotaSnapshot) -> CollectedBatch:
+    """Count the usage of some rows as that of the client-id `OTHER` of their user; rows of one window are summed.
+
+    A client-id that a tenant has by the beginning of its name keeps that beginning: it stays in its tenant.
+    """
     if not is_folded.any():
         return batch
     usage, folded = batch.usage, pa.array(is_folded)
-    client_id = pc.if_else(folded, OTHER, usage["client_id"])
+    others = pa.repeat(OTHER, usage.num_rows)
+    if quotas.tenants:
+        names = usage["client_id"].combine_chunks().cast(pa.string())
+        beginnings = Patterns(quotas.tenants, "client_ids").beginnings(pc.fill_null(names, ""))
+        others = pc.binary_join_element_wise(beginnings, OTHER, "")
+    client_id = pc.if_else(folded, others, usage["client_id"])
     usage = usage.set_column(USAGE_SCHEMA.get_field_index("client_id"), USAGE_SCHEMA.field("client_id"), client_id)
     count = pc.sum(batch.usage["event_count"].filter(folded)).as_py()
     return replace(batch, usage=merge_usage([usage]), folded_count=count)

@@ -35,7 +35,7 @@ from quota.arrays import Ids
 from quota.current_rates import CurrentRates, RecentUsage, current_rates
 from quota.decisions import Asked, Claims, Decisions
 from quota.engine import QuotaEngine
-from quota.entity import KIND_OF_LEVEL, Level
+from quota.entity import KIND_OF_LEVEL, Level, LevelKind
 from quota.replay import Evaluation
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
@@ -77,7 +77,8 @@ def ids_of_decisions(decisions: pa.Table, cluster: str, batch: Evaluation) -> li
     return decision_ids(rows, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
 
 
-_KINDS: Final = np.array([0, *(KIND_OF_LEVEL[level] for level in Level)])
+_KINDS: Final = np.array([0, *(KIND_OF_LEVEL[level] for level in Level), LevelKind.USER])
+"""By level; the last one is `MEMBER_LEVEL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +263,7 @@ class Decider:
         is_enforced = pc.fill_null(pc.equal(own["mode"], "enforce"), False).to_numpy()
         users = np.array(own["sensor_user"].to_pylist(), np.object_)
         users[pc.not_equal(own["sensor_client_id"], "").to_numpy()] = ""
-        excepted = self.except_client_ids(users, types)
+        excepted = self.except_client_ids(users, types, own["tenant"].to_pylist())
         forgiven_ms = _forgiven_ms(own, self._in_force)
         bound, tenant = np.where(is_enforced, own_bounds_of(own), NO_BOUND), self.tenants_of(own["tenant"].to_pylist())
         tenant[~is_enforced] = None
@@ -287,12 +288,14 @@ class Decider:
             return np.zeros(len(types), np.int64)
         return _forgiven_ms(rows_of_types(self.resolve(clients()), types), decided)
 
-    def except_client_ids(self, users: NDArray[np.object_], types: Ints) -> NDArray[np.object_]:
+    def except_client_ids(
+        self, users: NDArray[np.object_], types: Ints, tenants: Iterable[str | None]
+    ) -> NDArray[np.object_]:
         """The client-ids that throttles of users do not hold: see `QuotaEngine.except_client_ids`; None for user ""."""
         found = np.full(len(users), None, np.object_)
         with self._lock:
-            for at, (user, quota_type) in enumerate(zip(users, types.tolist(), strict=True)):
-                found[at] = self._engine.except_client_ids(user, quota_type) if user else None
+            for at, (user, quota_type, tenant) in enumerate(zip(users, types.tolist(), tenants, strict=True)):
+                found[at] = self._engine.except_client_ids(user, quota_type, tenant) if user else None
         return found
 
     def adopt(self, snapshot: QuotaSnapshot) -> bool:

@@ -138,8 +138,8 @@ class ThrottlePurgatory:
         * `takes_topic`: See `Publisher.take_over`.
         * `publishes_running`: Whether the topic lacks what was published before, so that the running throttles go out
             again, with their old numbers.
-        * `quotas_at`: Gives the quotas of a version: what they forgive, the throttles of that version know. None: no
-            debt was ever forgiven.
+        * `quotas_at`: Gives the quotas and tenants of versions: what they forgive, and the terms of tenants, the
+            throttles of these versions know. None: no debt was ever forgiven, and there are no tenants.
         """
         with self._lock:
             highest_seq, running = self._publisher.newest()
@@ -162,7 +162,7 @@ class ThrottlePurgatory:
             excepted[:] = [None if one is None else tuple(one) for one in stored]
             forgiven_ms = np.zeros(len(ids), np.int64) if quotas_at is None else _forgiven_ms(running, quotas_at)
             kind = kinds_of(*(pc.not_equal(running[name], "").to_numpy() for name in SENSOR))
-            tenant, times = self._decider.tenants_of(running["tenant"].to_pylist()), self._times(end_ms, now.steady_ms)
+            tenant, times = _tenants_of(running, quotas_at), self._times(end_ms, now.steady_ms)
             standing = types, bound, no_level, tenant, kind, forgiven_ms
             self._ledger.hold(keys, clients, excepted, *standing, ids, *times)
 
@@ -301,7 +301,7 @@ class ThrottlePurgatory:
         keys, clients = targets
         are_users = pc.is_null(clients["client_id"]).to_numpy()
         users = np.array(clients["user"].to_pylist(), np.object_)
-        excepted = self._decider.except_client_ids(np.where(are_users, users, ""), claims.quota_type)
+        excepted = self._decider.except_client_ids(np.where(are_users, users, ""), claims.quota_type, claims.tenant)
         for at in np.flatnonzero(are_users):
             excepted[at] = excepted[at] or ()  # a release of one that is held client by client now
         return Publications(keys, clients, excepted, claims, holds, slices_ms, ids, about)
@@ -432,6 +432,16 @@ def _forgiven_ms(rows: pa.Table, quotas_at: SnapshotAt) -> Ints:
         own = pc.equal(versions, version)
         sensors = (rows[name].filter(own).to_pylist() for name in SENSOR)
         found[own.to_numpy()] = quotas_at(version, -1).forgiven_until_ms(zip(*sensors, strict=True))
+    return found
+
+
+def _tenants_of(rows: pa.Table, quotas_at: SnapshotAt | None) -> NDArray[np.object_]:
+    """The tenants of the members that records hold, by the terms that they were written under; None for none."""
+    found = np.full(rows.num_rows, None, np.object_)
+    columns = (rows[name].to_pylist() for name in ("tenant", "quota_version", "tenants_version"))
+    for at, (name, *versions) in enumerate(zip(*columns, strict=True)):
+        if name is not None and quotas_at is not None:
+            found[at] = next((one for one in quotas_at(*versions).tenants if one.name == name), None)
     return found
 
 

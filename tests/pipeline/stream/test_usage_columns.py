@@ -26,6 +26,7 @@ from pipeline.stream.usage_columns import (
     merge_usage,
 )
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import read_tenants
 from tests.pipeline.stream.messages import array, event, read
 
 
@@ -88,11 +89,22 @@ def test_the_usage_of_folded_clients_is_summed_as_that_of_one() -> None:
     rows = [{**event(), "client_id": name} for name in ("a", "b", "c", "b")]
     batch = read(array(*rows))
     names = batch.usage["client_id"].to_pylist()
-    folded = fold_clients(batch, np.array([name != "a" for name in names]))
+    folded = fold_clients(batch, np.array([name != "a" for name in names]), QuotaSnapshot(0, ()))
     counted = zip(folded.usage["client_id"].to_pylist(), folded.usage["event_count"].to_pylist(), strict=True)
     assert sorted(counted) == [("<other>", 3), ("a", 1)]
     assert folded.folded_count == 3
-    assert fold_clients(batch, np.zeros(len(names), np.bool_)) is batch
+    assert fold_clients(batch, np.zeros(len(names), np.bool_), QuotaSnapshot(0, ())) is batch
+
+
+def test_a_folded_client_keeps_the_beginning_by_which_a_tenant_has_it() -> None:
+    patterns = {"client_id_patterns": ["x-*", "x-y-*", "one"], "producer_byte_rate": 1.0}
+    tenants = read_tenants([{"tenant": "team", **patterns}], 0)
+    batch = read(array(*({**event(), "client_id": name} for name in ("x-1", "x-2", "x-y-1", "z", "one"))))
+    folded = fold_clients(batch, np.ones(5, np.bool_), QuotaSnapshot(0, (), tenants=tenants))
+    assert sorted(set(folded.usage["client_id"].to_pylist())) == ["<other>", "x-<other>", "x-y-<other>"]
+    names, quotas = NewNames(), QuotaSnapshot(0, (), tenants=tenants)
+    found = names.too_many(clients("alice", *made_up(0, MOST_NEW_NAMES), "one", "two"), quotas, 0)
+    assert found.tolist() == [False] * (MOST_NEW_NAMES + 1) + [True], "a tenant names this one"
 
 
 NO_OBJECT = "element must be a JSON object"

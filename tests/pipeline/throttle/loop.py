@@ -51,7 +51,7 @@ class HandLoop:
             for usage, evaluation in self.batches:
                 self.decider.decide(self.quotas, usage, evaluation, Moment(0, evaluation.evaluated_at_ms))
         self.decider.adopt(self.quotas)
-        self.purgatory.take_over()
+        self.purgatory.take_over(quotas_at=lambda _version, _tenants: self.quotas)
 
     def batch(self, **produced_bytes: int) -> int:
         """One micro-batch in which users (as keywords, client-id "c") produced bytes now; the records it led to."""
@@ -65,7 +65,7 @@ class HandLoop:
     def record(self, *rows: dict[str, object]) -> int:
         """One micro-batch with these rows of usage; the records it led to."""
         self.batch_id += 1
-        evaluation = Evaluation("query", self.batch_id, self.clock.steady_ms, self.quotas.version)
+        evaluation = Evaluation("query", self.batch_id, self.clock.steady_ms, 0).under(*self.quotas.versions)
         usage = table(rows)
         self.batches.append((usage, evaluation))
         decided = self.decider.decide(self.quotas, usage, evaluation, self.clock.now())

@@ -1,6 +1,7 @@
 """Throttled clients in purgatory: published, checked ahead of the end, renewed or released, each ending once."""
 
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 from hypothesis import settings
@@ -11,6 +12,7 @@ from pipeline.throttle.publisher import Marker
 from pipeline.throttle.purgatory import RenewLead
 from quota.resolution import MOST_EXCEPTED
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import read_tenants
 from schemas.throttle_record import Target
 from tests.pipeline.throttle.loop import CAP_MS, LEAD_MS, HandLoop, quota
 
@@ -286,3 +288,46 @@ def test_the_lead_is_trigger_client_lag_and_the_measured_p99_of_publishing(
     for publish_lag_ms in publish_lags_ms:
         lead.observe(publish_lag_ms)
     assert lead.lead_ms == expected_ms
+
+
+# Members of tenants. Both are without a quota of their own: of one all client-ids are in the tenant, of the other some.
+
+
+def a_tenant(loop: HandLoop, version: int, patterns: dict[str, list[str]], **bounds: Any) -> QuotaSnapshot:
+    tenants = read_tenants([{"tenant": "team", **patterns, "member_producer_byte_rate": 1_000.0, **bounds}], version)
+    return replace(loop.quotas, tenants=tenants, tenants_version=version)
+
+
+MEMBERS = [{"user_patterns": ["alice"]}, {"client_id_patterns": ["c*"]}]
+
+
+@pytest.mark.parametrize("patterns", MEMBERS, ids=["by user", "by client-id"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_held_member_without_a_quota_is_let_alone_by_edits_of_others(
+    patterns: dict[str, list[str]], restarts: bool
+) -> None:
+    loop = HandLoop(quota("bob", 1_000.0))
+    loop.quotas = a_tenant(loop, 1, patterns, producer_byte_rate=4_000.0)
+    loop.decider.adopt(loop.quotas)
+    assert loop.batch(alice=60_000) == 1
+    assert loop.records[-1].client_id == (None if "user_patterns" in patterns else "c")
+    assert loop.records[-1].bound == 1_000.0
+    if restarts:
+        loop.restart(keep_engine=True)
+    rows = QuotaSnapshot.from_rows([quota("bob", 1_000.0), quota("zed", 1.0)], version=2)
+    loop.quotas = replace(rows, tenants=loop.quotas.tenants, tenants_version=1)
+    assert loop.purgatory.quotas_changed(loop.quotas) == 0
+    gone = replace(loop.quotas, tenants=(), tenants_version=2)
+    assert loop.purgatory.quotas_changed(gone) == 1
+    assert loop.told()[-1] == ("release", "quota_changed", 0)
+
+
+@pytest.mark.parametrize("patterns", MEMBERS, ids=["by user", "by client-id"])
+def test_a_raised_bound_of_a_tenant_frees_its_members_at_once(patterns: dict[str, list[str]]) -> None:
+    loop = HandLoop(quota("bob", 1_000.0))
+    loop.quotas = a_tenant(loop, 1, patterns, producer_byte_rate=500.0)
+    loop.decider.adopt(loop.quotas)
+    assert loop.batch(alice=10_000) == 1
+    assert loop.records[-1].bound == 500.0
+    assert loop.purgatory.quotas_changed(a_tenant(loop, 2, patterns, producer_byte_rate=1e6, lend=True)) == 1
+    assert loop.told()[-1] == ("release", "quota_changed", 0)
