@@ -494,6 +494,7 @@ class SensorTable:
         is_settled = np.isinf(self.tenants.levels(key, every))
         is_settled &= np.bincount(tenant, at_most, len(every)) < self.tenants.terms(key[1]) * _ALMOST_ONE
         is_settled[tenant[may_want]] = False
+        self.tenants.rest(key, np.unique(tenant[is_settled[tenant]]))
         return members[~is_settled[tenant]]
 
     def _grow(self, keys: Iterable[Key]) -> None:

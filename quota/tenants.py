@@ -302,11 +302,15 @@ LevelKey = tuple[int, int]
 
 Names = NDArray[np.object_]
 
+_NO_TERMS: Final = -1
+_NO_INSTANTS: Final = np.zeros(0, np.int64)
+
 
 class TenantLevels:
     """λ of every tenant, in broker scope of every tenant and broker, for some keys: a side and a quota type each.
 
-    A tenant (and broker) has a number, which stays. Numbers of no tenant are `NO_TENANT`.
+    A tenant (and broker) has a number, which stays. Numbers of no tenant are `NO_TENANT`. Under other terms a tenant
+    begins at rest: who has raised its bound need not wait until λ has risen.
     """
 
     def __init__(self) -> None:
@@ -314,13 +318,16 @@ class TenantLevels:
         self._numbers: dict[tuple[str, str], int] = {}
         self._level: dict[LevelKey, Floats] = {}
         self._moved_at_ms: dict[LevelKey, Ints] = {}
+        self._moved_under: dict[LevelKey, Ids] = {}  # the terms of each when λ was moved
+        self._terms: dict[Tenant, int] = {}
+        self._in_force = np.full(1, _NO_TERMS)  # the terms of each number now
         self.names: Names = np.array([None], np.object_)
         """The tenant of each number; None for `NO_TENANT`."""
         self._factor = np.ones(1)
         self._bounds = np.full((len(QUOTA_TYPES), 1), np.inf)
 
     def load(self, tenants: tuple[Tenant, ...]) -> None:
-        """Put the terms of tenants in force. λ stays as it is."""
+        """Put the terms of tenants in force. λ of those that have other ones is at rest."""
         self._tenants = tenants
         self._set_terms()
 
@@ -332,6 +339,9 @@ class TenantLevels:
         self._factor = np.array([*(one.factor if one else 1.0 for one in found), 1.0])
         bounds = [[np.inf if one is None or (c := one.bounds[at]) is None else c for one in found] for at in range(3)]
         self._bounds = np.pad(np.array(bounds).reshape(3, len(found)), ((0, 0), (0, 1)), constant_values=np.inf)
+        terms = [_NO_TERMS if one is None else self._terms.setdefault(one, len(self._terms)) for one in found]
+        self._in_force = np.array([*terms, _NO_TERMS], np.int64)
+        self._moved_under = {key: _resized(terms, len(names), _NO_TERMS) for key, terms in self._moved_under.items()}
         self._level = {key: _resized(level, len(names), np.inf) for key, level in self._level.items()}
         self._moved_at_ms = {key: _resized(at_ms, len(names), 0) for key, at_ms in self._moved_at_ms.items()}
 
@@ -368,7 +378,10 @@ class TenantLevels:
     def levels(self, key: LevelKey, numbers: Ids) -> Floats:
         """λ of tenants; infinity at rest, and for no tenant."""
         level = self._level.get(key)
-        return np.full(len(numbers), np.inf) if level is None else np.append(level, np.inf)[numbers]
+        if level is None:
+            return np.full(len(numbers), np.inf)
+        is_known = self._moved_under[key] == self._in_force[:-1]
+        return np.append(np.where(is_known, level, np.inf), np.inf)[numbers]
 
     def bounds(self, key: LevelKey, numbers: Ids, own: Floats) -> Floats:
         """The bounds in force of sensors with these own bounds, infinity for none: min(H, λ · T, C) for members."""
@@ -392,14 +405,20 @@ class TenantLevels:
         size = len(self._numbers)
         level = self._level.setdefault(key, np.full(size, np.inf))
         moved_at_ms = self._moved_at_ms.setdefault(key, np.zeros(size, np.int64))
+        moved_under = self._moved_under.setdefault(key, np.full(size, _NO_TERMS))
         bounds = self._bounds[key[1]][moving]
         highest = self._factor[members] * own
         target = levels(demand, own, highest, tenants, bounds)
         rest = np.zeros(len(moving))
         wants = demand > 0
         np.maximum.at(rest, tenants[wants], np.minimum(highest, bounds[tenants])[wants] / own[wants])
-        level[moving] = moved(level[moving], target, rest, now_ms - moved_at_ms[moving])
-        moved_at_ms[moving] = now_ms
+        level[moving] = moved(self.levels(key, moving), target, rest, now_ms - moved_at_ms[moving])
+        moved_at_ms[moving], moved_under[moving] = now_ms, self._in_force[moving]
+
+    def rest(self, key: LevelKey, numbers: Ids) -> None:
+        """Say that tenants are at rest, whatever terms λ was moved under."""
+        if key in self._level:
+            self._level[key][numbers] = np.inf
 
     def move_clock(self, moved_ms: int) -> None:
         """Move the instants of all moves by this much."""
@@ -407,20 +426,20 @@ class TenantLevels:
 
     def stored(self, key: LevelKey) -> list[tuple[str, str, float, int]]:
         """Tenant, broker, λ and the instant of its last move, of each that is not at rest."""
-        level = self._level.get(key)
-        if level is None:
-            return []
-        at_ms, names = self._moved_at_ms[key], list(self._numbers)
+        level, names = self.levels(key, np.arange(len(self._numbers))), list(self._numbers)
+        at_ms = self._moved_at_ms.get(key, _NO_INSTANTS)
         return [(*names[at], float(level[at]), int(at_ms[at])) for at in np.flatnonzero(np.isfinite(level)).tolist()]
 
     def restore(self, rows: Mapping[LevelKey, Iterable[tuple[str, str, float, int]]]) -> None:
         """Set levels to what `stored` returned, for each key. All others are at rest."""
-        self._level, self._moved_at_ms = {}, {}
+        self._level, self._moved_at_ms, self._moved_under = {}, {}, {}
         for key, of_key in rows.items():
             stored = [*of_key]
             numbers = self._add([(tenant, broker) for tenant, broker, _, _ in stored])
             self._level[key] = np.full(len(self._numbers), np.inf)
             self._moved_at_ms[key] = np.zeros(len(self._numbers), np.int64)
+            self._moved_under[key] = np.full(len(self._numbers), _NO_TERMS)
+            self._moved_under[key][numbers] = self._in_force[numbers]
             self._level[key][numbers] = [level for _, _, level, _ in stored]
             self._moved_at_ms[key][numbers] = [at_ms for _, _, _, at_ms in stored]
 

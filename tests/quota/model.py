@@ -178,11 +178,12 @@ class Sensor:
 
 
 class Level:
-    """λ of a tenant, and when it was moved last."""
+    """λ of a tenant, when it was moved last, and under which terms; under others it begins at rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: Row | None = None) -> None:
         self.value = math.inf
         self.moved_at_ms: int | None = None
+        self.terms = dict(tenant or {})
 
 
 def factor_of(tenant: Row) -> float:
@@ -240,7 +241,8 @@ class ScalarModel(QuotaRows):
 
     def level(self, key: Key, tenant: Row) -> Level:
         """λ of a tenant: on a side, of a type and a broker."""
-        return self.tenant_levels.setdefault((*key[:3], tenant["tenant"]), Level())
+        level = self.tenant_levels.get((*key[:3], tenant["tenant"]))
+        return level if level is not None and level.terms == dict(tenant) else Level(tenant)
 
     def bound(self, key: Key) -> float | None:
         """The bound in force of a sensor: T, or of a member min(H, λ · T, C). None for none."""
@@ -301,6 +303,7 @@ class ScalarModel(QuotaRows):
         after = target if target <= level.value else min(target, risen)
         level.value = math.inf if after >= rest else after
         level.moved_at_ms = now
+        self.tenant_levels[(*key[:3], tenant["tenant"])] = level
         for key in wanting:
             bound, (observed, window_ms) = self.bound(key), self.rate(key, now)
             assert bound is not None

@@ -298,7 +298,7 @@ def a_tenant(loop: HandLoop, version: int, patterns: dict[str, list[str]], **bou
     return replace(loop.quotas, tenants=tenants, tenants_version=version)
 
 
-MEMBERS = [{"user_patterns": ["alice"]}, {"client_id_patterns": ["c*"]}]
+MEMBERS = [{"user_patterns": ["alice", "carl"]}, {"client_id_patterns": ["c*"]}]
 
 
 @pytest.mark.parametrize("patterns", MEMBERS, ids=["by user", "by client-id"])
@@ -327,7 +327,8 @@ def test_a_raised_bound_of_a_tenant_frees_its_members_at_once(patterns: dict[str
     loop = HandLoop(quota("bob", 1_000.0))
     loop.quotas = a_tenant(loop, 1, patterns, producer_byte_rate=500.0)
     loop.decider.adopt(loop.quotas)
-    assert loop.batch(alice=10_000) == 1
-    assert loop.records[-1].bound == 500.0
-    assert loop.purgatory.quotas_changed(a_tenant(loop, 2, patterns, producer_byte_rate=1e6, lend=True)) == 1
+    assert loop.batch(alice=10_000, carl=10_000) == 2
+    assert loop.records[-1].bound == 250.0
+    loop.advance(100)
+    assert loop.purgatory.quotas_changed(a_tenant(loop, 2, patterns, producer_byte_rate=1e6, lend=True)) == 2
     assert loop.told()[-1] == ("release", "quota_changed", 0)
