@@ -5,7 +5,7 @@ The same question about two versions of the quotas shows for which clients an ed
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from threading import Lock
@@ -59,7 +59,7 @@ class EffectiveQuota:
     `shared_with` are the other clients whose usage goes to the same sensor, as (user, client-id), sorted.
 
     The sensor may be a member of a tenant: then T is the bound in force, `own_bound` its own one, `tenant_bound` C, and
-    `tenant_level` λ; None at rest.
+    `tenant_level` λ; None at rest. `in_shadow` is the same for a tenant in shadow mode that would have it as a member.
     """
 
     quota_type: str
@@ -73,15 +73,19 @@ class EffectiveQuota:
     tenant_level: float | None = None
     own_bound: float | None = None
     tenant_bound: float | None = None
+    in_shadow: "EffectiveQuota | None" = None
 
     @property
     def sharing(self) -> str | None:
         """What the sensor may use of its tenant's bound, as a sentence without a full stop; None without a tenant."""
+        would = self.in_shadow.sharing if self.in_shadow else None
         if self.tenant is None or self.own_bound is None or self.bound is None:
-            return None
+            return would
         who = sensor_text(self.level, self.sensor_user, self.sensor_client_id)
         own, in_force, is_at_rest = self.own_bound, self.bound, self.tenant_level is None
-        return sharing_text(who, self.quota_type, self.tenant, self.tenant_bound, own, in_force, is_at_rest)
+        of_tenant = self.tenant, self.tenant_bound, own, in_force, is_at_rest
+        text = sharing_text(who, self.quota_type, *of_tenant, is_shadow=self.mode == "shadow")
+        return f"{text}; {would}" if would else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +113,32 @@ def effective(
     for row in resolved(others, snapshot):
         sharing[_sensor_of(row)].add((row["user"], row["client_id"]))
     tenants = {tenant.name: tenant for tenant in snapshot.tenants}
-    names = {row["tenant"] for row in own if row["tenant"]}
+    would = _of_shadow_tenants(own, snapshot)
+    names = {row["tenant"] for row in (*own, *would.values()) if row["tenant"]}
     levels = levels_of(names) if names and levels_of is not None else {}
-    by_type = tuple(
-        EffectiveQuota(
-            **{name: row[name] for name in ("level", "bound", "mode", *_SENSOR)} | _in_tenant(row, tenants, levels),
-            shared_with=tuple(sorted(sharing[_sensor_of(row)] - {(user, client_id)})),
-        )
-        for row in own
-    )
+
+    def quota_of(row: Mapping[str, Any], shared_with: Iterable[tuple[str, str]]) -> EffectiveQuota:
+        columns = {name: row[name] for name in ("level", "bound", "mode", *_SENSOR)}
+        return EffectiveQuota(**columns | _in_tenant(row, tenants, levels), shared_with=tuple(sorted(shared_with)))
+
+    in_shadow = {name: quota_of(row, ()) for name, row in would.items()}
+    found = [(quota_of(row, sharing[_sensor_of(row)] - {(user, client_id)}), row["quota_type"]) for row in own]
+    by_type = tuple(replace(one, in_shadow=in_shadow.get(name)) for one, name in found)
     return Effective(_levels(snapshot, user, client_id, by_type), by_type)
+
+
+def _of_shadow_tenants(own: Sequence[Mapping[str, Any]], snapshot: QuotaSnapshot) -> dict[str, dict[str, Any]]:
+    """By quota type the rows of `resolved`, of one client, that change if the tenants in shadow mode are enforced.
+
+    Where nothing is enforced, `resolved` itself gives the tenant in shadow mode.
+    """
+    enforced = {row["quota_type"]: row["tenant"] for row in own if row["mode"] == "enforce"}
+    if not enforced or not any(one.is_shadow for one in snapshot.tenants):
+        return {}
+    tenants = tuple(replace(one, mode="enforce") for one in snapshot.tenants)
+    client = pa.table({name: [own[0][name]] for name in _CLIENT})
+    rows = {row["quota_type"]: row for row in resolved(client, replace(snapshot, tenants=tenants))}
+    return {name: {**rows[name], "mode": "shadow"} for name, was in enforced.items() if rows[name]["tenant"] != was}
 
 
 def _in_tenant(
@@ -332,7 +352,15 @@ _ABOUT_EQUAL: Final = 1e-9
 
 
 def sharing_text(
-    who: str, quota_type: str, tenant: str, whole: float | None, own: float, in_force: float, is_at_rest: bool
+    who: str,
+    quota_type: str,
+    tenant: str,
+    whole: float | None,
+    own: float,
+    in_force: float,
+    is_at_rest: bool,
+    *,
+    is_shadow: bool = False,
 ) -> str:
     """What a member may use now, as a sentence without a full stop.
 
@@ -341,6 +369,7 @@ def sharing_text(
         own: T of the member.
         in_force: what it may use now.
         is_at_rest: whether all that the members want fits into C.
+        is_shadow: whether it is in shadow mode: then it would share.
 
     >>> sharing_text("alice", "producer_byte_rate", "team-a", 10e6, 1e6, 3.6e6, False)
     "alice shares team-a's 10.0 MB/s; 3.6 × its own 1.0 MB/s while others are idle"
@@ -355,7 +384,7 @@ def sharing_text(
         may = f"{_times(in_force / own)} its own {its_own} while others are idle"
     else:
         may = f"{_times(in_force / own)} its own {its_own}, because its members want more than it has"
-    return f"{who} shares {of_tenant}; {may}"
+    return f"{who} {'would share' if is_shadow else 'shares'} {of_tenant}; {may}"
 
 
 def borrowed(member: Mapping[str, Any]) -> float:

@@ -70,6 +70,8 @@ def describe(
     else:
         print_rows(rows, output, _TENANTS, shown=_readable)
     remark(f"tenants v{state.version}")
+    if source.quota_table().read().mode == "shadow":
+        remark(f"none of them throttles while all quotas are in shadow mode, see {command_text('mode')}")
     if name is not None and not rows:
         raise _unknown(name, state.rows)
     if not rows:

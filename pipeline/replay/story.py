@@ -270,7 +270,8 @@ def sharing_line(row: Mapping[str, Any], tenant: Tenant | None) -> str | None:
     whole = None if tenant is None else tenant.bounds[QUOTA_TYPES.index(quota_type)]
     who = sensor_text(row["level"], row["sensor_user"], row["sensor_client_id"])
     is_at_rest = row["tenant_level"] is None and row["level"] is not None  # a record does not have either
-    return sharing_text(who, quota_type, row["tenant"], whole, row["own_bound"], row["bound"], is_at_rest)
+    of_tenant = row["tenant"], whole, row["own_bound"], row["bound"], is_at_rest
+    return sharing_text(who, quota_type, *of_tenant, is_shadow=row.get("mode") == "shadow")
 
 
 def _shared(row: Mapping[str, Any], tenant: Tenant | None) -> Iterator[tuple[str, str]]:

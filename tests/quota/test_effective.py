@@ -183,6 +183,21 @@ def test_who_borrows_and_who_leaves_that_free_is_one_sentence(members: list[tupl
 TEAM = Tenant("team-a", ("alice",), (), (10.0, None, 50.0), (2.0, None, 5.0), lend=True, ceiling=4.0)
 
 
+def test_a_tenant_in_shadow_mode_is_named_by_what_its_member_would_share() -> None:
+    shadow = Tenant("trial", ("alice", "bob"), (), (4e6, None, None), (4e5, None, None), lend=True, mode="shadow")
+    enforced = Tenant("team-a", ("al*",), (), (3e6, None, None), (3e5, None, None))
+    quotas = QuotaSnapshot.from_rows([{"user": "alice", "client_id": "", BYTES: 1e6}], 1)
+
+    def sharing(user: str, *tenants: Tenant) -> str | None:
+        return effective(replace(quotas, tenants=tenants), user, "etl", table([])).by_type[0].sharing
+
+    would = "alice would share trial's 4.0 MB/s; up to 4.0 MB/s while others are idle"
+    assert sharing("alice", shadow) == would
+    assert sharing("alice", enforced, shadow) == f"alice shares team-a's 3.0 MB/s; at most its own 1.0 MB/s; {would}"
+    assert sharing("bob", shadow) == "bob without a quota of its own would share " + would.partition("share ")[2]
+    assert sharing("eve", shadow) is sharing("alice") is None
+
+
 def test_a_member_s_bound_in_force_follows_the_level_of_its_tenant() -> None:
     asked = list[set[str]]()
 

@@ -51,6 +51,9 @@ def test_a_tenant_is_described_in_one_line_and_an_edit_names_each_value(root: st
         "b: users b may fetch 5.0 MB/s, use 50.0 % together; each user without a quota of its own may fetch "
         "500.0 kB/s, use 5.0 %; no member gets more than its own bound; shadow: throttles no client"
     )
+    assert "none of them throttles" not in tenants(root, "describe").stderr
+    assert kquota("mode", "shadow", "--tables", root).exit_code == 0
+    assert "none of them throttles while all quotas are in shadow mode" in tenants(root, "describe").stderr
     one = tenants(root, "describe", "team-a", "-o", "json")
     (row,) = json.loads(one.stdout)
     assert (row["user_patterns"], row["producer_byte_rate"], row["lend"]) == (["team-a-*", "alice"], 1e7, True)
