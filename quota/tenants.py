@@ -331,6 +331,15 @@ class TenantLevels:
         self._tenants = tenants
         self._set_terms()
 
+    def forget_gone(self) -> None:
+        """Forget λ of the tenants that are not in force, or have no bound of the type any more.
+
+        It is part of a batch, and not of `load`: between two batches checks may already be under later quotas, of which
+        an engine that is restored from the batches does not know.
+        """
+        for (_, quota_type), level in self._level.items():
+            level[np.isinf(self._bounds[quota_type][:-1])] = np.inf
+
     def _set_terms(self) -> None:
         of_name = {tenant.name: tenant for tenant in self._tenants}
         names = [name for name, _ in self._numbers]

@@ -340,6 +340,11 @@ class ScalarModel(QuotaRows):
     def record(self, rows: Iterable[Row], evaluated_at_ms: int) -> list[dict[str, Any]]:
         """Add usage, then decide. Returns the violated quotas in the order of the engine's answer."""
         now = self.evaluated_at_ms = evaluated_at_ms
+        self.tenant_levels = {
+            key: level
+            for key, level in self.tenant_levels.items()
+            if self.tenants.get(key[3], {}).get(key[1]) is not None
+        }
         oldest = (now // self.w - self.n) * self.w
         rows = sorted(rows, key=lambda row: row["sample_start_ms"])
         violated = []

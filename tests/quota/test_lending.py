@@ -89,6 +89,27 @@ def test_unused_share_is_lent_and_taken_back_at_once_when_its_owner_wants_it() -
     assert engine.evaluate(table([greedy]), AT_MS + 1)["bound"][0].as_py() == 1_000.0
 
 
+@pytest.mark.parametrize("after", [[], [{"consumer_byte_rate": 4_000.0, "producer_byte_rate": None}]])
+def test_the_level_of_a_tenant_that_is_gone_is_forgotten_with_the_next_batch(after: list[Row]) -> None:
+    quotas = [quota_row(user, producer_byte_rate=1_000.0) for user in "ab"]
+    team = tenant("team", "a", "b", producer_byte_rate=1_500.0)
+    engine = lending(quotas, [team])
+    used = [usage_row(AT_MS, user=user, produced_bytes=60_000) for user in "ab"]
+
+    def stored() -> list[float]:
+        return [row["tenant_level"] for row in engine.buckets().to_pylist() if row["tenant_level"] is not None]
+
+    decide(engine, AT_MS, *used)
+    assert stored() == [0.75]
+    engine.load_quotas(snapshot(quotas, [team | one for one in after]))
+    assert stored() == [0.75], "a batch may come that has the quotas from before"
+    decide(engine, AT_MS + 1)
+    assert stored() == []
+    engine.load_quotas(snapshot(quotas, [team]))
+    (found,) = decide(engine, AT_MS + 2, usage_row(AT_MS, user="a", produced_bytes=1))
+    assert found["tenant_level"] == 0.75, "it is found anew"
+
+
 @pytest.mark.parametrize(("later_ms", "bound"), [(48_999, 1_000.0), (49_000, 2_000.0)])
 def test_who_owes_wants_more_until_its_debt_is_paid_and_a_window_after(later_ms: int, bound: float) -> None:
     """It is held meanwhile, and nothing is heard of it: otherwise its share would be lent as soon as it is held."""
