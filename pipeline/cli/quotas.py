@@ -221,7 +221,8 @@ def effective(
     if is_table(output):
         say(*(f"{one.quota_type}: {one.sharing}" for one in found.by_type if one.sharing is not None))
         remark(*(f"{one.change.key.quota_type}: {on_brokers_line(one)}" for one in on_brokers))
-    remark(f"quotas v{snapshot.version}, recent clients: {clients.num_rows}")
+    of_tenants = f", tenants v{snapshot.tenants_version}" if snapshot.tenants else ""
+    remark(f"quotas v{snapshot.version}{of_tenants}, recent clients: {clients.num_rows}")
 
 
 def _quota_row(one: Any) -> dict[str, Any]:
@@ -327,6 +328,7 @@ def export(
     Of an earlier version it prints no tenants: they have versions of their own.
     """
     from pipeline.tables.quotas.table import TenantTable, TenantTableState
+    from pipeline.tables.quotas.tenants import tenants_text
 
     table = source.quota_table()
     state = read_in_force(table) if version is None else table.read(version)
@@ -338,7 +340,7 @@ def export(
         print_document(document, output)
     remark(f"quotas v{state.version}: {len(state.rows)} entities")
     if tenants is not None and tenants.rows:
-        remark(f"tenants v{tenants.version}: {len(tenants.rows)}")
+        remark(f"tenants v{tenants.version}: {tenants_text(len(tenants.rows))}")
 
 
 def at(

@@ -76,7 +76,7 @@ _SHOWN: Final = 3
 def _lines(found: "JobStatus", sync: str) -> list[tuple[str, str]]:
     from pipeline.tables.throttles import count_text
 
-    quotas = f"v{found.quotas} in force"
+    quotas = f"v{found.quotas}{f', tenants v{found.tenants_version}' if found.tenants else ''} in force"
     if found.last_batch_quotas not in {None, found.quotas}:
         quotas += f", the last batch was decided with v{found.last_batch_quotas}"
     if found.newest_quotas != found.quotas:

@@ -240,7 +240,7 @@ def link(
 
     It is signed with the dashboard's token. Who has it can look until it ends; another token ends all links.
     """
-    from pipeline.dashboard.team import Kind, Team
+    from pipeline.dashboard.team import LAST_UNTIL_MS, Kind, Team
     from pipeline.dashboard.views import TOKEN_VARIABLE
     from pipeline.tables.queries import newest_batch_under
     from pipeline.web import read_token
@@ -255,8 +255,8 @@ def link(
         raise UsageError(msg, f"give the dashboard and this command the same --token-file or {TOKEN_VARIABLE}")
     until_ms = parse_instant("--until", until, now_ms)
     until_ms = 2 * now_ms - until_ms if re.fullmatch(r"\d+[smhdw]", until) else until_ms
-    if until_ms <= now_ms:
-        msg = f"--until {until} is not in the future"
+    if not now_ms < until_ms <= LAST_UNTIL_MS:
+        msg = f"--until {until} is {'not in the future' if until_ms <= now_ms else 'later than a link can hold'}"
         raise UsageError(msg, "for example --until 30d")
     if name is not None:
         rows = _in_force(source).rows

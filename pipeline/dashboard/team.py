@@ -29,6 +29,9 @@ KINDS: Final[tuple[Kind, ...]] = ("tenant", "user")
 _PURPOSE: Final = b"kquota: the link of a team, 1"
 _MOST_ROWS: Final = 200
 _STALE_MS: Final = 10_000
+_MOST_DIGITS: Final = 14
+LAST_UNTIL_MS: Final = 10**_MOST_DIGITS - 1
+"""The last end that a link can have."""
 _SHOWN_FROM: Final = 0.05
 _MEMBER_COLUMNS: Final = ("who", "type", "uses", "may use", "part", "held by its brokers")
 _NOT_VALID: Final = "is not valid"
@@ -70,7 +73,7 @@ def opened(parameters: Sequence[tuple[str, str]], token: str | None, now_ms: int
     given = dict(parameters)
     for kind in KINDS if token is not None and len(parameters) == len(given) else ():
         until = given.get("until", "")
-        is_instant = until.isascii() and until.isdecimal() and 12 <= len(until) <= 14 and until[0] != "0"
+        is_instant = until.isascii() and until.isdecimal() and 12 <= len(until) <= _MOST_DIGITS and until[0] != "0"
         if given.keys() != {"cluster", kind, "until", "signature"} or not (is_instant and given[kind]):
             continue
         team = Team(given["cluster"], kind, given[kind], int(until))
@@ -99,9 +102,9 @@ def read_members(reader: TablesReader, team: Team, tenants: Sequence[Tenant]) ->
     Of each quota type the sensor with the largest share is first.
     """
     names = ", ".join((*_OF_SENSOR, "level", "mode", "observed", "bound", "own_bound", "broker_held_share"))
-    whose = predicates([("tenant" if team.kind == "tenant" else "sensor_user", "=", team.name)])
+    of_team = predicates([("tenant" if team.kind == "tenant" else "sensor_user", "=", team.name)])
     of_sensors = f"SELECT {names} FROM source WHERE clients IS NOT NULL AND level IS NOT NULL"  # noqa: S608 - ours
-    sql = f"{of_sensors} AND {whose} ORDER BY share DESC, sensor_user, sensor_client_id"
+    sql = f"{of_sensors} AND {of_team} ORDER BY share DESC, sensor_user, sensor_client_id"
 
     def read(rates: Rates) -> tuple[int, list[Row], list[Row]]:
         sums = nearest_tenants(rates.tenants(tenants), tenants) if tenants else []

@@ -35,6 +35,7 @@ from pipeline.tables.port import Condition, TableUnreadable, is_local, table_uri
 from pipeline.tables.queries import newest_batch_under, read_table, recent_usage
 from pipeline.tables.quotas.source import in_force, valid_snapshot
 from pipeline.tables.quotas.table import EditedTable, QuotaTable, State, TenantTable, TenantTableState
+from pipeline.tables.quotas.tenants import tenants_text
 from pipeline.throttle.publisher import refuse_other_tables
 from pipeline.throttle.topic import KafkaThrottleTopic
 from quota.units import age_text
@@ -214,7 +215,7 @@ def _quotas(settings: Settings) -> Iterator[Diagnosis]:
     quotas, tenants = QuotaTable(settings.tables.root), TenantTable.found(settings.tables.root)
     yield from _edited(quotas, valid_snapshot, lambda found: f"{len(found.rows)} entities, {found.scope}, {found.mode}")
     if tenants is not None:
-        yield from _edited(tenants, TenantTableState.tenants, lambda found: f"{len(found.rows)}" if found.rows else "")
+        yield from _edited(tenants, TenantTableState.tenants, lambda found: tenants_text(len(found.rows)))
 
 
 def _edited(

@@ -277,6 +277,7 @@ class JobStatus:
         nearest: Of `Rates.nearest` the first one that is enforced, else the first one; None without rates.
         rates_at_ms: The instant of these rates, in event time; 0 before the first.
         tenants: How many tenants there are; `full_tenants` are the names of those at their bound.
+        tenants_version: The version of the tenants in force; -1 without their table.
         bootstrap_servers: Of the cluster; None if the settings do not name it.
     """
 
@@ -297,6 +298,7 @@ class JobStatus:
     rates_at_ms: int
     tenants: int
     full_tenants: Sequence[str]
+    tenants_version: int
     bootstrap_servers: str | None
     tables: str
 
@@ -325,7 +327,8 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         ),
         None,
     )
-    tenants = QuotaSource(table).pin().tenants
+    pinned = QuotaSource(table).pin()
+    tenants = pinned.tenants
     nearest, rates_at_ms, full = read_rates(
         root, lambda rates: (rates.nearest(1), rates.as_of_ms, rates.tenants(tenants) if tenants else [])
     )
@@ -347,6 +350,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         rates_at_ms=rates_at_ms,
         tenants=len(tenants),
         full_tenants=sorted({row["tenant"] for row in full if row["is_at_bound"] and row["mode"] == "enforce"}),
+        tenants_version=pinned.tenants_version,
         bootstrap_servers=settings.kafka.bootstrap_servers,
         tables=full_address(root),
     )

@@ -199,6 +199,11 @@ def pattern_warnings(before: Iterable[QuotaValues], after: Iterable[QuotaValues]
     return found
 
 
+def tenants_text(count: int) -> str:
+    """How many tenants there are; "" for none."""
+    return f"{count} tenant{'s' if count > 1 else ''}" if count else ""
+
+
 _VERBS: Final = dict(zip(QUOTA_TYPES, ("produce", "fetch", "use"), strict=True))
 _MEMBER_SHARE: Final = 0.1
 

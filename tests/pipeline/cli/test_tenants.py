@@ -218,6 +218,10 @@ def test_one_file_changes_quotas_and_tenants_and_an_export_reads_back(root: str,
         assert described(elsewhere) == described(root)
 
 
+def test_an_export_counts_the_tenants(root: str) -> None:
+    assert "tenants v2: 1 tenant\n" in kquota("quotas", "export", "--tables", root).stderr
+
+
 def test_a_file_prunes_only_the_table_that_it_names(root: str) -> None:
     kquota("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=1", "--tables", root)
     apply = ("quotas", "apply", "--prune", "-f", "-", "--tables", root)

@@ -282,6 +282,7 @@ def test_the_command_prints_a_link_that_the_dashboard_opens(shop: LivedTables, m
         (("--user", ""), 2, "is empty"),
         (("team-a",), 3, "no tenant team-a; there are none"),
         (("--user", "alice", "--until", "2020-01-01"), 2, "is not in the future"),
+        (("--user", "alice", "--until", "5138-11-16T09:46:40"), 2, "is later than a link can hold"),
     ],
 )
 def test_a_link_that_would_open_nothing_is_not_made(

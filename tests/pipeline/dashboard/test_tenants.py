@@ -13,7 +13,7 @@ from pipeline.job.status import status_of
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.port import table_uri
 from pipeline.tables.queries import read_table
-from pipeline.tables.quotas.table import TenantTable
+from pipeline.tables.quotas.table import QuotaTable, TenantTable
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 from tests.pipeline.dashboard.shop import START_MS, quota, reader_of
@@ -95,9 +95,14 @@ def test_a_decision_is_explained_with_the_bound_of_its_tenant(tables: LivedTable
 
 
 def test_status_counts_the_tenants_and_names_those_at_their_bound(tables: LivedTables) -> None:
-    assert "tenants 2, at their bound: team-a\n" in kquota("status", "--tables", tables.root).stdout
+    told = kquota("status", "--tables", tables.root).stdout
+    assert "tenants 2, at their bound: team-a\n" in told
     found = status_of(Settings(job="hand", tables=TablesSettings(root=tables.root)), tables.now_ms)
     assert (found.tenants, found.full_tenants) == (2, ["team-a"])
+    versions = f"v{QuotaTable(tables.root).version()}, tenants v{TenantTable(tables.root).version()}"
+    assert f"quotas  {versions} in force" in told
+    effective = kquota("quotas", "effective", "alice", "etl", "--tables", tables.root)
+    assert f"quotas {versions}, recent clients: " in effective.stderr
 
 
 @pytest.fixture(scope="module")
