@@ -189,7 +189,8 @@ def check_snapshot(
     listed = [(_bucket_of(row), row) for row in of_sensors if row["tokens"] is not None]
     stored = {bucket for bucket, _ in listed}
     charged = {key[1:]: sensor for key, sensor in books.model.sensors.items() if sensor.tokens is not None}
-    by_version = [_full(charged, books, version) for version in versions]
+    wanting = {key for key, sensor in books.model.sensors.items() if _wants_more(sensor, books)}
+    by_version = [_full(charged, books, version) - {key[1:] for key in wanting} for version in versions]
     full = min(by_version, key=lambda full: len((charged.keys() - full) ^ stored))
     wanted: dict[Hashable, Values] = {
         (*batch.key, *bucket): {
@@ -230,7 +231,10 @@ def check_intervals(
 
 
 def _full(charged: Iterable[Bucket], books: Books, version: Version) -> set[Bucket]:
-    """The buckets that were full at the end of the oldest window under a version; without a bound none is."""
+    """The buckets that were full at the end of the oldest window under a version; without a bound none is.
+
+    That of a member which wanted more lately is stored with that, full or not.
+    """
     books.put_in_force(version)
     model = books.model
     full_at_ms = max((books.evaluated_at_ms // model.w - model.n + 1) * model.w, 0)
@@ -250,7 +254,6 @@ def _check_lending(
 ) -> None:
     """The levels of tenants that are not at rest, and the members that wanted more lately."""
     model = books.model
-    after_ms = (books.evaluated_at_ms // model.w - model.n) * model.w
     levels: dict[Hashable, Values] = {
         (*batch.key, *key): {"tenant_level": level.value, "refilled_at_ms": level.moved_at_ms}
         for key, level in model.tenant_levels.items()
@@ -260,11 +263,17 @@ def _check_lending(
     demands: dict[Hashable, Values] = {
         (*batch.key, *key): {"demanded_at_ms": sensor.demanded_at_ms}
         for key, sensor in model.sensors.items()
-        if sensor.demanded_at_ms is not None and sensor.demanded_at_ms > after_ms
+        if _wants_more(sensor, books)
     }
     stored = (row for row in of_sensors if row["demanded_at_ms"] is not None)
     found = (((*batch.key, *_side_of(row), _bucket_of(row)[-1]), row) for row in stored)
     verdict.same_rows("demands", demands, found)
+
+
+def _wants_more(sensor: Sensor, books: Books) -> bool:
+    """Whether a member wanted more so lately that it may still count as one that does."""
+    after_ms = (books.evaluated_at_ms // books.model.w - books.model.n) * books.model.w
+    return sensor.demanded_at_ms is not None and sensor.demanded_at_ms > after_ms
 
 
 def _side_of(row: Row) -> tuple[str, str, str]:

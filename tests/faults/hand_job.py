@@ -45,7 +45,8 @@ from pipeline.tables.port import TableWriter, table_uri
 from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import EditAudit, QuotaTable, TenantTable
+from pipeline.tables.quotas.tenants import TenantChange
 from pipeline.throttle.assembly import assemble
 from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import Marker, Publisher
@@ -126,7 +127,9 @@ class HandJob:
             stream=StreamSettings(sensor_state_interval_ms=5_000, max_decision_age_ms=60_000, trigger_ms=200),
             purgatory=PurgatorySettings(client_lag_ms=100, min_hold_ms=500),
         )
-        create_missing(self.settings.tables.root, [TABLES["quotas"]] if in_memory else TABLES.values())
+        create_missing(
+            self.settings.tables.root, [TABLES["quotas"], TABLES["tenants"]] if in_memory else TABLES.values()
+        )
         self._stored = (
             {name: MemoryTable(name, arrow_schema(TABLES[name].model).empty_table()) for name in WRITTEN_BY_THE_JOB}
             if in_memory
@@ -150,6 +153,11 @@ class HandJob:
 
     def edit(self, rates: dict[str, float]) -> None:
         self.quota_table.alter([QuotaChange(user="<default>", client_id="", values=rates)], AUDIT)
+
+    def edit_tenant(self, values: dict[str, Any], added: dict[str, list[str]] | None = None) -> None:
+        """Edit the tenant "team"; without patterns it is deleted, if it is there."""
+        table = TenantTable(self.settings.tables.root)
+        table.alter([TenantChange("team", values, added or {})], AUDIT)
 
     def forgive(self, user: str, client_id: str = "") -> None:
         self.quota_table.commit(lambda rows: rows, AUDIT, forgives=[(user, client_id)])
@@ -377,6 +385,11 @@ class Load:
     def edit(self, factor: float) -> None:
         self.job.edit({name: rate * factor for name, rate in RATES.items()})
 
+    def lend(self, factor: float) -> None:
+        """Three of the offenders have what two of them have by their quotas, and lend it to each other."""
+        bounds = {name: 2 * rate * factor for name, rate in RATES.items()}
+        self.job.edit_tenant({**bounds, "lend": True}, {"user_patterns": [f"offender-{number}" for number in range(3)]})
+
     def come_to_rest(self) -> None:
         self.job.step()
         for _ in range(600):
@@ -442,7 +455,11 @@ class Trouble:
             user = f"offender-{self._random.randrange(OFFENDERS)}"
             self._job.forgive(user, self._random.choice(("", "", DEFAULT)))
             return
-        self._load.edit(self._random.choice((0.5, 1.0, 2.0)))
+        factor = self._random.choice((0.5, 1.0, 2.0))
+        if self._random.random() < 0.4:
+            self._load.lend(factor)
+        else:
+            self._load.edit(factor)
 
     def _fail_transaction(self) -> None:
         self._job.topic.fail_next = self._random.choice(("lost", "late"))

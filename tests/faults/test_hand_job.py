@@ -409,3 +409,21 @@ def test_a_start_is_found_in_the_log_also_where_it_took_up_no_throttle() -> None
            f"10:01:05.500 {recovered}"]  # fmt: skip
     found = starts_in(log, 20_000 * 86_400 + 40_000.0)
     assert [start_ms % 86_400_000 for start_ms in found] == [36_001_000, 36_065_500]
+
+
+def test_a_job_that_lends_is_killed_and_the_level_is_the_same_to_the_last_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(tmp_path, monkeypatch, in_memory=True)
+    load.lend(1.0)
+    for number, point in enumerate([*FAILPOINTS, *FAILPOINTS]):
+        load.step()
+        if number % 4 == 1:
+            load.send_burst()
+        load.run_until_killed_at(point)
+        if number % 5 == 3:
+            load.lend(0.5 + number % 3)
+        load.job.start()
+    load.come_to_rest()
+    checks = ("usage", "decisions", "begins", "renewals", "releases", "topic", "pairs", "levels", "demands")
+    assert load.job.verdict(dict.fromkeys(checks, 5)).told() == []
