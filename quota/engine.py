@@ -575,7 +575,7 @@ class QuotaEngine:
         self._evaluated_at_ms = evaluated_at_ms
         newest = evaluated_at_ms // self.sample_window_ms
         self._sensors.advance(newest)
-        self._sensors.tenants.forget_gone()
+        self._sensors.tenants.forget_stale()
         if not self._sensors.recording or len(batch.last_ms) == 0:
             return None
         with np.errstate(over="ignore"):

@@ -303,6 +303,8 @@ LevelKey = tuple[int, int]
 Names = NDArray[np.object_]
 
 _NO_TERMS: Final = -1
+_RESTORED: Final = -2
+"""Under the terms that come into force first: λ was restored before any."""
 _NO_INSTANTS: Final = np.zeros(0, np.int64)
 
 
@@ -331,14 +333,15 @@ class TenantLevels:
         self._tenants = tenants
         self._set_terms()
 
-    def forget_gone(self) -> None:
-        """Forget λ of the tenants that are not in force, or have no bound of the type any more.
+    def forget_stale(self) -> None:
+        """Forget λ of the tenants that are gone, or have other terms now.
 
         It is part of a batch, and not of `load`: between two batches checks may already be under later quotas, of which
         an engine that is restored from the batches does not know.
         """
-        for (_, quota_type), level in self._level.items():
-            level[np.isinf(self._bounds[quota_type][:-1])] = np.inf
+        terms = self._in_force[:-1]
+        for key, level in self._level.items():
+            level[(self._moved_under[key] != terms) | (terms == _NO_TERMS)] = np.inf
 
     def _set_terms(self) -> None:
         of_name = {tenant.name: tenant for tenant in self._tenants}
@@ -351,6 +354,9 @@ class TenantLevels:
         terms = [_NO_TERMS if one is None else self._terms.setdefault(one, len(self._terms)) for one in found]
         self._in_force = np.array([*terms, _NO_TERMS], np.int64)
         self._moved_under = {key: _resized(terms, len(names), _NO_TERMS) for key, terms in self._moved_under.items()}
+        for under in self._moved_under.values():
+            begun = (under == _RESTORED) & (self._in_force[:-1] != _NO_TERMS)
+            under[begun] = self._in_force[:-1][begun]
         self._level = {key: _resized(level, len(names), np.inf) for key, level in self._level.items()}
         self._moved_at_ms = {key: _resized(at_ms, len(names), 0) for key, at_ms in self._moved_at_ms.items()}
 
@@ -389,7 +395,8 @@ class TenantLevels:
         level = self._level.get(key)
         if level is None:
             return np.full(len(numbers), np.inf)
-        is_known = self._moved_under[key] == self._in_force[:-1]
+        under = self._moved_under[key]
+        is_known = (under == self._in_force[:-1]) | (under == _RESTORED)
         return np.append(np.where(is_known, level, np.inf), np.inf)[numbers]
 
     def bounds(self, key: LevelKey, numbers: Ids, own: Floats) -> Floats:
@@ -448,7 +455,8 @@ class TenantLevels:
             self._level[key] = np.full(len(self._numbers), np.inf)
             self._moved_at_ms[key] = np.zeros(len(self._numbers), np.int64)
             self._moved_under[key] = np.full(len(self._numbers), _NO_TERMS)
-            self._moved_under[key][numbers] = self._in_force[numbers]
+            terms = self._in_force[numbers]
+            self._moved_under[key][numbers] = np.where(terms == _NO_TERMS, _RESTORED, terms)
             self._level[key][numbers] = [level for _, _, level, _ in stored]
             self._moved_at_ms[key][numbers] = [at_ms for _, _, _, at_ms in stored]
 

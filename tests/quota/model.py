@@ -343,7 +343,7 @@ class ScalarModel(QuotaRows):
         self.tenant_levels = {
             key: level
             for key, level in self.tenant_levels.items()
-            if self.tenants.get(key[3], {}).get(key[1]) is not None
+            if key[3] in self.tenants and level.terms == dict(self.tenants[key[3]])
         }
         oldest = (now // self.w - self.n) * self.w
         rows = sorted(rows, key=lambda row: row["sample_start_ms"])

@@ -89,7 +89,9 @@ def test_unused_share_is_lent_and_taken_back_at_once_when_its_owner_wants_it() -
     assert engine.evaluate(table([greedy]), AT_MS + 1)["bound"][0].as_py() == 1_000.0
 
 
-@pytest.mark.parametrize("after", [[], [{"consumer_byte_rate": 4_000.0, "producer_byte_rate": None}]])
+@pytest.mark.parametrize(
+    "after", [[], [{"consumer_byte_rate": 4_000.0, "producer_byte_rate": None}], [{"producer_byte_rate": 1_600.0}]]
+)
 def test_the_level_of_a_tenant_that_is_gone_is_forgotten_with_the_next_batch(after: list[Row]) -> None:
     quotas = [quota_row(user, producer_byte_rate=1_000.0) for user in "ab"]
     team = tenant("team", "a", "b", producer_byte_rate=1_500.0)
@@ -102,12 +104,27 @@ def test_the_level_of_a_tenant_that_is_gone_is_forgotten_with_the_next_batch(aft
     decide(engine, AT_MS, *used)
     assert stored() == [0.75]
     engine.load_quotas(snapshot(quotas, [team | one for one in after]))
+    engine.load_quotas(snapshot(quotas, [team]))
     assert stored() == [0.75], "a batch may come that has the quotas from before"
+    engine.load_quotas(snapshot(quotas, [team | one for one in after]))
     decide(engine, AT_MS + 1)
     assert stored() == []
     engine.load_quotas(snapshot(quotas, [team]))
+    assert stored() == []
     (found,) = decide(engine, AT_MS + 2, usage_row(AT_MS, user="a", produced_bytes=1))
     assert found["tenant_level"] == 0.75, "it is found anew"
+
+
+def test_a_level_that_is_restored_before_any_quotas_counts_under_the_first() -> None:
+    quotas = [quota_row(user, producer_byte_rate=1_000.0) for user in "ab"]
+    before, team = QuotaEngine(), tenant("team", "a", "b", producer_byte_rate=1_500.0)
+    before.load_quotas(snapshot(quotas, [team]))
+    decide(before, AT_MS, *(usage_row(AT_MS, user=user, produced_bytes=60_000) for user in "ab"))
+    engine = QuotaEngine()
+    engine.restore_buckets(before.buckets())
+    for bound, level in ((1_500.0, [0.75]), (1_600.0, [])):
+        engine.load_quotas(snapshot(quotas, [team | {"producer_byte_rate": bound}]))
+        assert [row["tenant_level"] for row in engine.buckets().to_pylist() if row["tenant"] == "team"] == level
 
 
 @pytest.mark.parametrize(("later_ms", "bound"), [(48_999, 1_000.0), (49_000, 2_000.0)])
