@@ -564,9 +564,8 @@ def import_(
     changes += [(TENANT_ROWS, partial(_with_users, users))] if users else []
     edits = _edited(edit, changes, "the same command, without --if-version")
     edit.show(edits)
-    named = {(quota["user"], quota["client_id"]) for quota in declared}
-    others = sum((row["user"], row["client_id"]) not in named for row in edits[0].before.rows)
-    if others:
+    named = {QUOTA_ROWS.key(quota) for quota in declared}
+    if others := sum(QUOTA_ROWS.key(row) not in named for row in edits[0].before.rows):
         remark(f"quotas of other entities, which stay in the table: {others}")
     if users:
         _remark_unknown(users, edits[1].before.rows)

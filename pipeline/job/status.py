@@ -320,13 +320,10 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
     in_force = newest_valid(table, newest.version)
     held = Held(running_throttles(root, now_ms, min_hold_ms=settings.purgatory.min_hold_ms))
     by_brokers = broker_holds(root, now_ms)
-    longest = next(
-        (
-            {"user": user, "client_id": client_id, "held_by_brokers": broker_hold_text(held_seconds)}
-            for (user, client_id), held_seconds in by_brokers.items()
-        ),
-        None,
-    )
+    longest = [
+        {"user": user, "client_id": client_id, "held_by_brokers": broker_hold_text(held_seconds)}
+        for (user, client_id), held_seconds in by_brokers.items()
+    ]
     pinned = QuotaSource(table).pin()
     tenants = pinned.tenants
     nearest, rates_at_ms, full = read_rates(
@@ -344,7 +341,7 @@ def status_of(settings: Settings, now_ms: int) -> JobStatus:
         held_users=held.counts[0],
         held_clients=held.counts[1],
         broker_held_clients=len(by_brokers),
-        longest_broker_hold=longest,
+        longest_broker_hold=next(iter(longest), None),
         one_by_one=held_one_by_one(in_force),
         nearest=next((row for row in nearest if row["mode"] == "enforce"), next(iter(nearest), None)),
         rates_at_ms=rates_at_ms,

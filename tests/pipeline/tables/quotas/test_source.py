@@ -149,6 +149,9 @@ def test_tenants_that_are_not_valid_leave_the_last_valid_version_in_force(
 ) -> None:
     source = QuotaSource(table)
     valid = source.pin()
+    settings = Settings(tables=TablesSettings(root=table.root), run_dir=Path(table.root))
+    (sound,) = (finding.text for finding in diagnose(settings) if finding.subject == "tenants")
+    assert sound == f"v{tenants.version()}: 1 tenant"
     version = write_past_us(tenants, tenant("b", 1.0, user_patterns=("a-*",)))
     with caplog.at_level(logging.ERROR):
         assert source.poll() is None
@@ -156,7 +159,6 @@ def test_tenants_that_are_not_valid_leave_the_last_valid_version_in_force(
     assert source.is_refused()
     assert f"tenants v{version} are refused, the last valid version stays in force" in caplog.text
     assert "user pattern 'a-*' is in the tenants 'a' and 'b'" in caplog.text
-    settings = Settings(tables=TablesSettings(root=table.root), run_dir=Path(table.root))
     wrong, fix = (finding.text for finding in diagnose(settings) if finding.subject == "tenants")
     assert wrong == f"v{version}: user pattern 'a-*' is in the tenants 'a' and 'b'"
     assert f"v{version - 1} is in force" in fix
