@@ -72,7 +72,7 @@ def rates(root: str) -> dict[str, float]:
     since_ms = max(row["last_event_ms"] for row in rows) - 60_000
     found = dict.fromkeys(("ann", "ben"), 0.0)
     for row in rows:
-        if row["last_event_ms"] > since_ms:
+        if row["user"] in found and row["last_event_ms"] > since_ms:
             found[row["user"]] += (row["produced_bytes"] or 0) / 60
     return found
 
