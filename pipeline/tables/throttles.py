@@ -15,7 +15,7 @@ from pipeline.tables.port import TARGET, Condition, table_uri
 from pipeline.tables.queries import StoredTable, key_list, last_throttles, predicates, recent_usage, rows_of
 from pipeline.tables.quotas.history import QuotaOrigin, origin_of
 from pipeline.tables.quotas.source import QuotaSource, newest_valid
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, TenantTable
 from pipeline.tables.rates import broker_hold_text, broker_holds
 from quota.effective import large_requests, resolved
 from quota.entity import QUOTA_TYPES, Level, entity_at
@@ -428,19 +428,19 @@ class Unpublished:
             all client-ids of the sensor. other_type: another quota type throttles as long or longer. extension: it made
             a running throttle longer, under the id of the decision that began that one. too_old: when it could be
             published. told_already: its client was held, and the end would not have moved clearly. edited: an edit
-            changed its quota before it could be published. too_short: it would have held its client for too short a
-            time.
+            changed its quota, or its tenant, before it could be published. too_short: it would have held its client for
+            too short a time.
         record: with_user: the decision on the user; extension: the record that was published; told_already: the one
             that held the client; too_short: its last release, if it had one. Else None.
         age_ms: too_old: its age when its batch was collected; None if it grew too old afterwards, during a restart.
-        quota_version: edited: the version that came into force. Else None.
+        edit: edited: the table and the version that came into force. Else None.
         least_ms: too_short: how long it must have held its client; twice that soon after a `record`. Else None.
     """
 
     cause: Cause
     record: Mapping[str, Any] | None = None
     age_ms: int | None = None
-    quota_version: int | None = None
+    edit: tuple[str, int] | None = None
     least_ms: int | None = None
 
 
@@ -463,12 +463,18 @@ def why_unpublished(root: str, decision: Mapping[str, Any], max_age_ms: int, min
     soon = [row for row in before[-1:] if collected_ms - written_ms(row) < SOON * min_hold_ms]
     if max(decision["throttle_time_ms"], decision["owed_ms"]) < min_hold_ms * (TIMES_SOON if soon else 1):
         return Unpublished("too_short", record=soon[-1] if soon else None, least_ms=min_hold_ms)
-    # By the first later version that was in force within a minute of the batch.
-    edits = list[int]()
-    with suppress(TableMissing):
-        later = (one for one in QuotaTable(root).history() if one.version > decision["quota_version"])
-        edits = [one.version for one in later if one.committed_at_ms <= collected_ms + 60_000]
-    return Unpublished("edited", quota_version=min(edits)) if edits else Unpublished("too_old")
+    edit = _edit_after(root, decision, collected_ms)
+    return Unpublished("edited", edit=edit) if edit else Unpublished("too_old")
+
+
+def _edit_after(root: str, decision: Mapping[str, Any], collected_ms: int) -> tuple[str, int] | None:
+    """The first later version of a table that was in force within a minute of the batch."""
+    for table, column in ((QuotaTable, "quota_version"), (TenantTable, "tenants_version")):
+        with suppress(TableMissing):
+            later = (one for one in table(root).history() if one.version > decision[column])
+            if edits := [one.version for one in later if one.committed_at_ms <= collected_ms + 60_000]:
+                return table.kind.table, min(edits)
+    return None
 
 
 def _unasked(root: str, decision: Mapping[str, Any]) -> Unpublished:

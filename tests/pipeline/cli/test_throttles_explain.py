@@ -18,7 +18,8 @@ from pipeline.stream.job_tables import BatchFacts
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.quotas.table import QuotaTable, TenantTable
+from pipeline.tables.quotas.tenants import TenantChange
 from pipeline.tables.throttles import why_unpublished
 from quota.replay import Evaluation
 from schemas.arrow import arrow_schema
@@ -46,6 +47,7 @@ DECISION: dict[str, Any] = {
     "throttle_time_ms": 1_000,
     "owed_ms": 0,
     "quota_version": 99,
+    "tenants_version": 99,
 }
 
 
@@ -54,7 +56,7 @@ class Tables:
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
-        create_missing(self.root, [TABLES["batches"], TABLES["decisions"], TABLES["quotas"]])
+        create_missing(self.root, [TABLES[name] for name in ("batches", "decisions", "quotas", "tenants")])
         self.events = EventTable(root)
         self.collected(1_000)
 
@@ -107,6 +109,10 @@ def test_a_decision_under_quotas_of_before_an_edit_names_the_edit(tables: Tables
     tables.collected(0, late_ms)
     told = tables.why(quota_version=version - 1, evaluated_at_ms=late_ms)
     assert told == f": quotas v{version} came into force before it could be published"
+    team = TenantChange("t", {"producer_byte_rate": 1.0}, added={"user_patterns": ["u"]})
+    version = TenantTable(tables.root).alter([team], AUDIT)
+    told = tables.why(tenants_version=version - 1, evaluated_at_ms=late_ms)
+    assert told == f": tenants v{version} came into force before it could be published"
 
 
 def test_soon_after_a_release_a_decision_must_hold_twice_as_long(tables: Tables) -> None:
