@@ -185,7 +185,7 @@ def check_snapshot(
     of_sensors = [row for row in rows if row["sensor_user"] or row["sensor_client_id"]]
     of_levels = [row for row in rows if row["tenant_level"] is not None]
     verdict.once_each("snapshots", [batch.key], [batch.key] * (len(rows) - len(of_sensors) - len(of_levels) or 1))
-    _check_lending(batch, of_sensors, of_levels, books, verdict)
+    _check_lending(batch, of_sensors, of_levels, books, versions, verdict)
     listed = [(_bucket_of(row), row) for row in of_sensors if row["tokens"] is not None]
     stored = {bucket for bucket, _ in listed}
     charged = {key[1:]: sensor for key, sensor in books.model.sensors.items() if sensor.tokens is not None}
@@ -250,16 +250,24 @@ def _full(charged: Iterable[Bucket], books: Books, version: Version) -> set[Buck
 
 
 def _check_lending(
-    batch: Batch, of_sensors: Iterable[Row], of_levels: Iterable[Row], books: Books, verdict: Verdict
+    batch: Batch,
+    of_sensors: Iterable[Row],
+    of_levels: Iterable[Row],
+    books: Books,
+    versions: Sequence[Version],
+    verdict: Verdict,
 ) -> None:
-    """The levels of tenants that are not at rest, and the members that wanted more lately."""
+    """The levels of tenants that are not at rest, and the members that wanted more lately.
+
+    A level is at rest under other terms than it was moved under.
+    """
     model = books.model
-    levels: dict[Hashable, Values] = {
-        (*batch.key, *key): {"tenant_level": level.value, "refilled_at_ms": level.moved_at_ms}
-        for key, level in model.tenant_levels.items()
-        if level.value < inf
-    }
-    verdict.same_rows("levels", levels, (((*batch.key, *_side_of(row), row["tenant"]), row) for row in of_levels))
+    stored_levels: list[tuple[Hashable, Row]] = [
+        ((*batch.key, *_side_of(row), row["tenant"]), row) for row in of_levels
+    ]
+    by_version = [_levels_under(batch, books, version) for version in versions]
+    levels = min(by_version, key=lambda levels: len(levels.keys() ^ {key for key, _ in stored_levels}))
+    verdict.same_rows("levels", levels, stored_levels)
     demands: dict[Hashable, Values] = {
         (*batch.key, *key): {"demanded_at_ms": sensor.demanded_at_ms}
         for key, sensor in model.sensors.items()
@@ -268,6 +276,15 @@ def _check_lending(
     stored = (row for row in of_sensors if row["demanded_at_ms"] is not None)
     found = (((*batch.key, *_side_of(row), _bucket_of(row)[-1]), row) for row in stored)
     verdict.same_rows("demands", demands, found)
+
+
+def _levels_under(batch: Batch, books: Books, version: Version) -> dict[Hashable, Values]:
+    books.put_in_force(version)
+    return {
+        (*batch.key, *key): {"tenant_level": level.value, "refilled_at_ms": level.moved_at_ms}
+        for key, level in books.model.tenant_levels.items()
+        if level.value < inf and level.terms == dict(books.model.tenants.get(key[3], {}))
+    }
 
 
 def _wants_more(sensor: Sensor, books: Books) -> bool:
