@@ -183,7 +183,12 @@ class Level:
     def __init__(self, tenant: Row | None = None) -> None:
         self.value = math.inf
         self.moved_at_ms: int | None = None
-        self.terms = dict(tenant or {})
+        self.terms = terms_of(tenant or {})
+
+
+def terms_of(tenant: Row) -> dict[str, Any]:
+    """What λ depends on: not who is responsible, and why."""
+    return {name: value for name, value in tenant.items() if name not in {"owner", "note"}}
 
 
 def factor_of(tenant: Row) -> float:
@@ -242,7 +247,7 @@ class ScalarModel(QuotaRows):
     def level(self, key: Key, tenant: Row) -> Level:
         """λ of a tenant: on a side, of a type and a broker."""
         level = self.tenant_levels.get((*key[:3], tenant["tenant"]))
-        return level if level is not None and level.terms == dict(tenant) else Level(tenant)
+        return level if level is not None and level.terms == terms_of(tenant) else Level(tenant)
 
     def bound(self, key: Key) -> float | None:
         """The bound in force of a sensor: T, or of a member min(H, λ · T, C). None for none."""
@@ -343,7 +348,7 @@ class ScalarModel(QuotaRows):
         self.tenant_levels = {
             key: level
             for key, level in self.tenant_levels.items()
-            if key[3] in self.tenants and level.terms == dict(self.tenants[key[3]])
+            if key[3] in self.tenants and level.terms == terms_of(self.tenants[key[3]])
         }
         oldest = (now // self.w - self.n) * self.w
         rows = sorted(rows, key=lambda row: row["sample_start_ms"])
