@@ -15,7 +15,7 @@ from typing import Any, Final
 from schemas.throttle_record import Target
 from tests.faults.evidence import Batch, Evidence, Quotas, Row, Version, version_of
 from tests.faults.verdict import Rules, Verdict
-from tests.quota.model import DEFAULT, TYPES, ScalarModel, Sensed, Sensor
+from tests.quota.model import DEFAULT, TYPES, ScalarModel, Sensed, Sensor, terms_of
 from tests.quota.model import Row as QuotaRow
 from tests.quota.model import Standing as OfSensor
 
@@ -233,8 +233,8 @@ class Books:
         )
         if found is None:
             return None, None, "", excepted
-        terms = {name: value for name, value in (found.tenant or {}).items() if name not in {"owner", "note"}}
-        return found.own_bound, found.level, str(sorted(terms.items())), excepted
+        terms = sorted(terms_of(found.tenant or {}).items())
+        return found.own_bound, found.level, str(terms), excepted
 
     def sensor(self, client: Row, quota_type: str, version: Version) -> Sensed:
         self.put_in_force(version)

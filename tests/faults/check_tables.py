@@ -15,7 +15,7 @@ from tests.faults.case import Books
 from tests.faults.evidence import Batch, Evidence, Message, Row, Version
 from tests.faults.verdict import Rules, Values, Verdict
 from tests.pipeline.stream.usage_model import Expected, expected_of, judged
-from tests.quota.model import Sensed, Sensor
+from tests.quota.model import Sensed, Sensor, terms_of
 
 Tables = Mapping[str, list[Row]]
 _DIGEST_BYTES = 8
@@ -283,7 +283,7 @@ def _levels_under(batch: Batch, books: Books, version: Version) -> dict[Hashable
     return {
         (*batch.key, *key): {"tenant_level": level.value, "refilled_at_ms": level.moved_at_ms}
         for key, level in books.model.tenant_levels.items()
-        if level.value < inf and level.terms == dict(books.model.tenants.get(key[3], {}))
+        if level.value < inf and level.terms == terms_of(books.model.tenants.get(key[3], {}))
     }
 
 

@@ -195,7 +195,7 @@ def test_the_levels_and_the_live_clients_that_share_are_shown(tmp_path: Path) ->
     effective = ("quotas", "effective", "alice", "etl", "--tables", job.root, "-o")
     text = kquota(*effective, "wide").stdout
     assert "1048576 (1.0 MB/s)  alice" in text, "the bound that holds, exactly and readable"
-    assert [line.split()[-1] for line in text.splitlines() if line.startswith("producer_byte_rate")] == ["alice/web"]
+    assert ["alice/web" in line for line in text.splitlines() if line.startswith("producer_byte_rate")] == [True]
     (document,) = json.loads(kquota(*effective, "json").stdout)
     assert [row["level"] for row in document["levels"] if row["bounds"]] == [3]
     assert document["effective"][0]["shared_with"] == ["alice/web"]
