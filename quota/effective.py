@@ -399,6 +399,8 @@ def borrowed(member: Mapping[str, Any]) -> float:
 def lending_text(tenant: str, quota_type: str, members: Iterable[Mapping[str, Any]]) -> str | None:
     """Who uses more than its own bound, and who leaves that free, as a sentence without a full stop; None if none does.
 
+    A tenth above it is worth a sentence.
+
     * `members`: Rows of the table `rates`, of the members with usage.
 
     >>> alice = {"level": 3, "sensor_user": "alice", "sensor_client_id": "", "observed": 3.7e6, "own_bound": 1e6}
@@ -409,7 +411,9 @@ def lending_text(tenant: str, quota_type: str, members: Iterable[Mapping[str, An
     named = [
         (borrowed(one), sensor_text(one["level"], one["sensor_user"], one["sensor_client_id"]), one) for one in members
     ]
-    above = sorted(((lent, name, one["own_bound"]) for lent, name, one in named if lent), reverse=True)
+    above = sorted(
+        ((lent, name, one["own_bound"]) for lent, name, one in named if lent >= one["own_bound"] / 10), reverse=True
+    )
     if not above:
         return None
     free = sorted(

@@ -164,6 +164,11 @@ def member(name: str, used: float, own: float, bound: float = 9e6) -> dict[str, 
     ("members", "text"),
     [
         ([("a", 1.0, 1.0), ("b", 0.5, 1.0)], None),
+        ([("a", 1_099_999.0, 1e6), ("b", 5e5, 1e6)], None),
+        (
+            [("a", 1_100_000.0, 1e6), ("b", 5e5, 1e6)],
+            "t lends a 100.0 kB/s that b leaves free: it uses 1.1 × its own 1.0 MB/s",
+        ),
         (
             [("a", 3e6, 1e6), ("b", 5e5, 1e6)],
             "t lends a 2.0 MB/s that b leaves free: it uses 3.0 × its own 1.0 MB/s",
