@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 
 class Sensed(NamedTuple):
-    """Whose usage goes to a sensor. `apart`: the tenant that has this sensor of a user for itself; "" for none."""
+    """The tags of a sensor. `apart`: the tenant that has this sensor of a user for itself; "" for none."""
 
     user: str
     client_id: str

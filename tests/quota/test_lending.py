@@ -155,7 +155,7 @@ def test_a_new_client_id_with_each_request_evades_nothing() -> None:
 @given(data=st.data())
 @settings(max_examples=40)
 def test_adding_a_tenant_changes_no_decision_of_others(data: st.DataObject) -> None:
-    """Its members are users that no other tenant has. Its types record where they did not, and bound nobody else."""
+    """Its members are users that no other tenant has. Its types record where they did not, and bound no others."""
     scope: Scope = data.draw(st.sampled_from(SCOPES))
     quotas, mode = data.draw(quota_rows), data.draw(st.sampled_from(MODES))
     tenants = [{**row, "client_id_patterns": []} for row in data.draw(tenant_rows())]

@@ -161,7 +161,7 @@ def test_what_the_level_promises(team: Team, first: float) -> None:
     assert got.sum() <= bound + slack, "the sum is C at most"
     assert got.sum() == pytest.approx(min(bound, wanted.sum()), rel=SLACK), "nothing is idle while somebody wants it"
     if own.sum() <= bound:
-        assert (shares.bounds >= own * (1 - SLACK)).all(), "nobody is below its own bound while all fit"
+        assert (shares.bounds >= own * (1 - SLACK)).all(), "no member is below its own bound while all fit"
     is_hungry = got < wanted - slack
     if is_hungry.any():
         least = (got[is_hungry] / own[is_hungry]).min()
@@ -171,7 +171,7 @@ def test_what_the_level_promises(team: Team, first: float) -> None:
     lower, upper = (other, shares) if other.demand[0] < shares.demand[0] else (shares, other)
     assert (upper.bounds[1:] <= lower.bounds[1:] * (1 + SLACK)).all(), "who wants less takes nothing from others"
     raised = shares.but(bound=bound * 1.3)
-    assert (raised.bounds >= shares.bounds * (1 - SLACK)).all(), "a raised C lowers nobody"
+    assert (raised.bounds >= shares.bounds * (1 - SLACK)).all(), "a raised C lowers no bound"
     lie = shares.but(demand=[INF, *shares.demand[1:]])
     assert min(shares.demand[0], lie.bounds[0]) <= got[0] + slack, "to ask for more than needed gives nothing"
     wider = {name: getattr(shares, name) * 8 for name in ("demand", "own", "highest", "bound")}
@@ -193,7 +193,7 @@ def test_what_the_level_promises(team: Team, first: float) -> None:
         pytest.param(INF, 3.0, 9.0, 0, 3.0, id="from rest"),
         pytest.param(INF, INF, 9.0, 1_000, INF, id="at rest"),
         pytest.param(INF, INF, 9.0, 0, INF, id="at rest, and no time has passed"),
-        pytest.param(INF, 9.0, 9.0, 0, INF, id="exactly where nobody is held back"),
+        pytest.param(INF, 9.0, 9.0, 0, INF, id="exactly where no member is held back"),
         pytest.param(INF, 8.75, 9.0, 0, 8.75, id="just below that"),
         pytest.param(2.0, INF, 2.25, 1_000, 2.2, id="risen to just below rest"),
         pytest.param(2.0, INF, 2.2, 1_000, INF, id="risen to rest"),

@@ -4,7 +4,7 @@ A claim is proved if z3 finds no numbers that refute it, and says that there are
 order, so what is claimed of the first is claimed of each. Beyond four members, and in doubles, Hypothesis looks for
 numbers that refute the same (`test_tenants`).
 
-A member wants w = min(d, H), its demand, at most its ceiling. If all of that fits into C, nobody is held back; the
+A member wants w = min(d, H), its demand, at most its ceiling. If all of that fits into C, no member is held back; the
 claims are about all other cases. Infinity is no real number, but to want more than C is as good as to want all, which
 is proved too.
 """
@@ -92,7 +92,7 @@ def a_member_that_wants_more_than_c_may_as_well_want_all(members: int) -> Claim:
     ]
 
 
-def nobody_is_below_its_own_bound_while_all_own_bounds_fit(members: int) -> Claim:
+def no_member_is_below_its_own_bound_while_all_own_bounds_fit(members: int) -> Claim:
     one = Tenant.of(members)
     return [*one.rules, z3.Sum(one.own) <= one.bound], [one.level >= 1]
 
@@ -110,7 +110,7 @@ def who_wants_less_takes_nothing_from_others(members: int) -> Claim:
     return [*one.rules, *other.rules, other.wanted[0] <= one.wanted[0]], [other.level >= one.level]
 
 
-def a_raised_bound_lowers_nobody(members: int) -> Claim:
+def a_raised_bound_lowers_no_bound(members: int) -> Claim:
     one = Tenant.of(members)
     other = one.but(bound=z3.Real("raised"))
     return [*one.rules, *other.rules, other.bound >= one.bound], [other.level >= one.level]
@@ -135,10 +135,10 @@ CLAIMS: Final[list[Callable[[int], Claim]]] = [
     at_a_higher_level_more_than_c_is_given,
     at_a_lower_level_less_than_c_is_given,
     a_member_that_wants_more_than_c_may_as_well_want_all,
-    nobody_is_below_its_own_bound_while_all_own_bounds_fit,
+    no_member_is_below_its_own_bound_while_all_own_bounds_fit,
     who_gets_less_than_it_wants_gets_the_largest_part_of_its_own_bound,
     who_wants_less_takes_nothing_from_others,
-    a_raised_bound_lowers_nobody,
+    a_raised_bound_lowers_no_bound,
     to_ask_for_more_than_needed_gives_nothing,
     in_another_unit_the_level_is_the_same,
 ]
