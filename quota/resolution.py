@@ -242,21 +242,12 @@ class Resolution:
         self._view = {(side, quota_type): self._see(side, quota_type) for side, quota_type in keys}
         self._apart = [self._apart_for(quota_type) for quota_type in range(len(QUOTA_TYPES))]
 
-    def levels_of(self, quota: Ids) -> Ids:
-        """The level of each row; 0 for `NO_QUOTA`."""
-        return self._level[quota]
-
     def modes_of(self, resolved: Resolved) -> NDArray[np.object_]:
         """The mode of each row, or of a member's tenant, object[n]; None for neither."""
         modes = self._mode[resolved.quota]
         modes[(resolved.tenant != NO_TENANT) & (resolved.quota == NO_QUOTA)] = "enforce"
         modes[self._in_shadow[resolved.tenant]] = "shadow"
         return modes
-
-    def is_shadow(self, quota: Ids, tenant: Ids) -> Flags:
-        """Which of these rows are shadow rows, or of members of shadow tenants."""
-        shadow: Flags = (self._mode[quota] == "shadow") | self._in_shadow[tenant]
-        return shadow
 
     def _see(self, side: Side, quota_type: int) -> tuple[Floats, LevelKind]:
         """What one side sees of one type: bounds (infinity: exempt, NaN: hidden), and the kinds of levels.

@@ -451,7 +451,7 @@ class SensorTable:
             of_type.own[ids], of_type.level[ids], of_type.tenant[ids] = resolved.bound, resolved.level, tenant
             of_type.holds_user[ids], of_type.is_resolved[ids] = resolved.holds_user, True
             if key[0] is Side.SHADOW:
-                of_type.is_shadow[ids] = self.resolution.is_shadow(resolved.quota, resolved.tenant)
+                of_type.is_shadow[ids] = self.resolution.modes_of(resolved) == "shadow"
 
     def move_levels(self, key: Key, used: Ids, now_ms: int) -> None:
         """Move λ of the tenants of which sensors have usage in a batch, after it was recorded: see `quota.tenants`."""
@@ -492,7 +492,7 @@ class SensorTable:
             may_want |= of_type.buckets.may_owe(members)
         every = np.arange(len(self.tenants.names))
         is_settled = np.isinf(self.tenants.levels(key, every))
-        is_settled &= np.bincount(tenant, at_most, len(every)) < self.tenants.terms(key[1]) * _ALMOST_ONE
+        is_settled &= np.bincount(tenant, at_most, len(every)) < self.tenants.bounds_of_type(key[1]) * _ALMOST_ONE
         is_settled[tenant[may_want]] = False
         self.tenants.rest(key, np.unique(tenant[is_settled[tenant]]))
         return members[~is_settled[tenant]]

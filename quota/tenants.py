@@ -42,7 +42,7 @@ falls at once, and rises slowly (`moved`), so that it does not swing.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, cast
+from typing import Final, Literal, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -305,7 +305,26 @@ Names = NDArray[np.object_]
 _NO_TERMS: Final = -1
 _RESTORED: Final = -2
 """Under the terms that come into force first: λ was restored before any."""
-_NO_INSTANTS: Final = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class _Moves:
+    """λ of every tenant for one key, when it was moved last, and under which terms."""
+
+    level: Floats
+    at_ms: Ints
+    under: Ids
+
+    @classmethod
+    def none(cls, size: int) -> Self:
+        """All are at rest."""
+        return cls(np.full(size, np.inf), np.zeros(size, np.int64), np.full(size, _NO_TERMS))
+
+    def grow(self, size: int) -> None:
+        """Make room for this many tenants; the new ones are at rest."""
+        new = self.none(size - len(self.level))
+        self.level, self.at_ms = np.append(self.level, new.level), np.append(self.at_ms, new.at_ms)
+        self.under = np.append(self.under, new.under)
 
 
 class TenantLevels:
@@ -318,9 +337,7 @@ class TenantLevels:
     def __init__(self) -> None:
         self._tenants: tuple[Tenant, ...] = ()
         self._numbers: dict[tuple[str, str], int] = {}
-        self._level: dict[LevelKey, Floats] = {}
-        self._moved_at_ms: dict[LevelKey, Ints] = {}
-        self._moved_under: dict[LevelKey, Ids] = {}  # the terms of each when λ was moved
+        self._moves: dict[LevelKey, _Moves] = {}
         self._terms: dict[Tenant, int] = {}
         self._in_force = np.full(1, _NO_TERMS)  # the terms of each number now
         self.names: Names = np.array([None], np.object_)
@@ -340,8 +357,8 @@ class TenantLevels:
         an engine that is restored from the batches does not know.
         """
         terms = self._in_force[:-1]
-        for key, level in self._level.items():
-            level[(self._moved_under[key] != terms) | (terms == _NO_TERMS)] = np.inf
+        for moves in self._moves.values():
+            moves.level[(moves.under != terms) | (terms == _NO_TERMS)] = np.inf
 
     def _set_terms(self) -> None:
         of_name = {tenant.name: tenant for tenant in self._tenants}
@@ -353,14 +370,12 @@ class TenantLevels:
         self._bounds = np.pad(np.array(bounds).reshape(3, len(found)), ((0, 0), (0, 1)), constant_values=np.inf)
         terms = [_NO_TERMS if one is None else self._terms.setdefault(one, len(self._terms)) for one in found]
         self._in_force = np.array([*terms, _NO_TERMS], np.int64)
-        self._moved_under = {key: _resized(terms, len(names), _NO_TERMS) for key, terms in self._moved_under.items()}
-        for under in self._moved_under.values():
-            begun = (under == _RESTORED) & (self._in_force[:-1] != _NO_TERMS)
-            under[begun] = self._in_force[:-1][begun]
-        self._level = {key: _resized(level, len(names), np.inf) for key, level in self._level.items()}
-        self._moved_at_ms = {key: _resized(at_ms, len(names), 0) for key, at_ms in self._moved_at_ms.items()}
+        for moves in self._moves.values():
+            moves.grow(len(names))
+            begun = (moves.under == _RESTORED) & (self._in_force[:-1] != _NO_TERMS)
+            moves.under[begun] = self._in_force[:-1][begun]
 
-    def terms(self, quota_type: int) -> Floats:
+    def bounds_of_type(self, quota_type: int) -> Floats:
         """C of every number, and infinity for `NO_TENANT`."""
         bounds: Floats = self._bounds[quota_type]
         return bounds
@@ -392,12 +407,11 @@ class TenantLevels:
 
     def levels(self, key: LevelKey, numbers: Ids) -> Floats:
         """λ of tenants; infinity at rest, and for no tenant."""
-        level = self._level.get(key)
-        if level is None:
+        moves = self._moves.get(key)
+        if moves is None:
             return np.full(len(numbers), np.inf)
-        under = self._moved_under[key]
-        is_known = (under == self._in_force[:-1]) | (under == _RESTORED)
-        return np.append(np.where(is_known, level, np.inf), np.inf)[numbers]
+        is_known = (moves.under == self._in_force[:-1]) | (moves.under == _RESTORED)
+        return np.append(np.where(is_known, moves.level, np.inf), np.inf)[numbers]
 
     def bounds(self, key: LevelKey, numbers: Ids, own: Floats) -> Floats:
         """The bounds in force of sensors with these own bounds, infinity for none: min(H, λ · T, C) for members."""
@@ -418,48 +432,42 @@ class TenantLevels:
             now_ms: the instant; not before the last move of any of them.
         """
         moving, tenants = np.unique(members, return_inverse=True)
-        size = len(self._numbers)
-        level = self._level.setdefault(key, np.full(size, np.inf))
-        moved_at_ms = self._moved_at_ms.setdefault(key, np.zeros(size, np.int64))
-        moved_under = self._moved_under.setdefault(key, np.full(size, _NO_TERMS))
+        moves = self._moves.setdefault(key, _Moves.none(len(self._numbers)))
         bounds = self._bounds[key[1]][moving]
         highest = self._factor[members] * own
         target = levels(demand, own, highest, tenants, bounds)
         rest = np.zeros(len(moving))
         wants = demand > 0
         np.maximum.at(rest, tenants[wants], np.minimum(highest, bounds[tenants])[wants] / own[wants])
-        level[moving] = moved(self.levels(key, moving), target, rest, now_ms - moved_at_ms[moving])
-        moved_at_ms[moving], moved_under[moving] = now_ms, self._in_force[moving]
+        moves.level[moving] = moved(self.levels(key, moving), target, rest, now_ms - moves.at_ms[moving])
+        moves.at_ms[moving], moves.under[moving] = now_ms, self._in_force[moving]
 
     def rest(self, key: LevelKey, numbers: Ids) -> None:
         """Say that tenants are at rest, whatever terms λ was moved under."""
-        if key in self._level:
-            self._level[key][numbers] = np.inf
+        if key in self._moves:
+            self._moves[key].level[numbers] = np.inf
 
     def move_clock(self, moved_ms: int) -> None:
         """Move the instants of all moves by this much."""
-        self._moved_at_ms = {key: at_ms + moved_ms for key, at_ms in self._moved_at_ms.items()}
+        for moves in self._moves.values():
+            moves.at_ms += moved_ms
 
     def stored(self, key: LevelKey) -> list[tuple[str, str, float, int]]:
         """Tenant, broker, λ and the instant of its last move, of each that is not at rest."""
+        if key not in self._moves:
+            return []
         level, names = self.levels(key, np.arange(len(self._numbers))), list(self._numbers)
-        at_ms = self._moved_at_ms.get(key, _NO_INSTANTS)
+        at_ms = self._moves[key].at_ms
         return [(*names[at], float(level[at]), int(at_ms[at])) for at in np.flatnonzero(np.isfinite(level)).tolist()]
 
     def restore(self, rows: Mapping[LevelKey, Iterable[tuple[str, str, float, int]]]) -> None:
         """Set levels to what `stored` returned, for each key. All others are at rest."""
-        self._level, self._moved_at_ms, self._moved_under = {}, {}, {}
+        self._moves = {}
         for key, of_key in rows.items():
             stored = [*of_key]
             numbers = self._add([(tenant, broker) for tenant, broker, _, _ in stored])
-            self._level[key] = np.full(len(self._numbers), np.inf)
-            self._moved_at_ms[key] = np.zeros(len(self._numbers), np.int64)
-            self._moved_under[key] = np.full(len(self._numbers), _NO_TERMS)
+            moves = self._moves[key] = _Moves.none(len(self._numbers))
             terms = self._in_force[numbers]
-            self._moved_under[key][numbers] = np.where(terms == _NO_TERMS, _RESTORED, terms)
-            self._level[key][numbers] = [level for _, _, level, _ in stored]
-            self._moved_at_ms[key][numbers] = [at_ms for _, _, _, at_ms in stored]
-
-
-def _resized(values: NDArray[Any], size: int, fill: float) -> NDArray[Any]:
-    return np.pad(values, (0, size - len(values)), constant_values=fill)
+            moves.under[numbers] = np.where(terms == _NO_TERMS, _RESTORED, terms)
+            moves.level[numbers] = [level for _, _, level, _ in stored]
+            moves.at_ms[numbers] = [at_ms for _, _, _, at_ms in stored]

@@ -77,7 +77,7 @@ def why_nothing(found: Unpublished, max_age_ms: int) -> str:
         "too_old": "it was too old when the job could publish it, after a restart",
         "told_already": f"the client already waits: {record_name} holds it until "
         f"{_clock(record.get('throttled_until_ms', 0))}",
-        "edited": "{} v{} came into force before it could be published".format(*(found.edit or ("quotas", 0))),
+        "edited": f"{found.edit} came into force before it could be published",
     }
     separator = " " if found.cause == "extension" else ": "
     return f"published: nothing{separator}{reasons[found.cause]}"

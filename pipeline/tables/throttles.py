@@ -433,14 +433,14 @@ class Unpublished:
         record: with_user: the decision on the user; extension: the record that was published; told_already: the one
             that held the client; too_short: its last release, if it had one. Else None.
         age_ms: too_old: its age when its batch was collected; None if it grew too old afterwards, during a restart.
-        edit: edited: the table and the version that came into force. Else None.
+        edit: edited: the version that came into force, as `quotas v3`. Else None.
         least_ms: too_short: how long it must have held its client; twice that soon after a `record`. Else None.
     """
 
     cause: Cause
     record: Mapping[str, Any] | None = None
     age_ms: int | None = None
-    edit: tuple[str, int] | None = None
+    edit: str | None = None
     least_ms: int | None = None
 
 
@@ -467,13 +467,13 @@ def why_unpublished(root: str, decision: Mapping[str, Any], max_age_ms: int, min
     return Unpublished("edited", edit=edit) if edit else Unpublished("too_old")
 
 
-def _edit_after(root: str, decision: Mapping[str, Any], collected_ms: int) -> tuple[str, int] | None:
-    """The first later version of a table that was in force within a minute of the batch."""
+def _edit_after(root: str, decision: Mapping[str, Any], collected_ms: int) -> str | None:
+    """The first later version of a table that was in force within a minute of the batch, as `quotas v3`."""
     for table, column in ((QuotaTable, "quota_version"), (TenantTable, "tenants_version")):
         with suppress(TableMissing):
             later = (one for one in table(root).history() if one.version > decision[column])
             if edits := [one.version for one in later if one.committed_at_ms <= collected_ms + 60_000]:
-                return table.kind.table, min(edits)
+                return f"{table.kind.table} v{min(edits)}"
     return None
 
 
