@@ -51,7 +51,7 @@ def read_export(text: str, name: str, tenant_label: str | None = None) -> Export
 
     Raises:
         Refused: the text has none of the forms, is a file of kquota, or has resources of several clusters.
-        UsageError: there are no labels in its form.
+        UsageError: a label is given for a form that has no labels.
         QuotaFileRefused: it is not as its form says, or names an entity twice; all mistakes with their places.
     """
     mistakes = Mistakes()
@@ -67,7 +67,7 @@ def read_export(text: str, name: str, tenant_label: str | None = None) -> Export
         if first == {}:
             read = _of_rpk  # it leaves out an empty list
         if read is None:
-            msg = f"{name} is no export of quotas that kquota knows: Strimzi, kafka-configs, Terraform or rpk"
+            msg = f"{name} is not an export of quotas that kquota can read: Strimzi, kafka-configs, Terraform or rpk"
             raise _of_kquota(msg)
         found = read(documents, mistakes, tenant_label)
     if tenant_label is not None and found.tool != _STRIMZI:
@@ -123,7 +123,7 @@ def _of_kafka_configs(text: str, mistakes: Mistakes) -> Export:
         entity, _, values = line[begin.end() if begin else 0 :].rpartition(" are ")
         parts = _ENTITY.fullmatch(entity)
         if not begin or not parts:
-            left_out += [f"{line}; it is no quota"] if line.strip() else []
+            left_out += [f"{line}; not a quota"] if line.strip() else []
             continue
         names = [parts.groups()[at : at + 3] for at in (0, 3)]
         native = NativeEntity.of(
@@ -320,4 +320,4 @@ def _given(values: _Numbers | None) -> dict[str, float]:
 def _no_quotas(kinds: Iterable[str]) -> list[str]:
     counts = Counter(kinds)
     each = ", ".join(f"{kind} {counts[kind]}" for kind in sorted(counts))
-    return [f"{each}; these are no quotas"] if counts else []
+    return [f"{each}; not quotas"] if counts else []

@@ -422,8 +422,15 @@ _DIFFERENT: Final = 1
 _TROUBLE: Final = 2
 
 
+DeclaredFile = Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")]
+ExitCode = Annotated[
+    bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on errors, like diff.")
+]
+ToVersion = Annotated[int, typer.Argument(help="The version to go back to.", min=0)]
+
+
 def apply(
-    file: Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")],
+    file: DeclaredFile,
     *,
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete what the file does not name, in each table that it has rows for.")
@@ -431,9 +438,7 @@ def apply(
     allow_empty: Annotated[
         bool, typer.Option("--allow-empty", help="Allow to leave no row in a table that the file says something of.")
     ] = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on errors, like diff.")
-    ] = False,
+    exit_code: ExitCode = False,
     edit: EditOptions,
 ) -> None:
     """Change the quotas, and tenants, to what a file declares, in one commit for each table, and print the changes.
@@ -503,9 +508,7 @@ def _edited(edit: Edit, changes: Sequence[tuple[RowKind, Change]], rest: str) ->
     return made
 
 
-def rollback(
-    version: Annotated[int, typer.Argument(help="The version to go back to.", min=0)], edit: EditOptions
-) -> None:
+def rollback(version: ToVersion, edit: EditOptions) -> None:
     """Write the quotas of an earlier version as a new version; nothing of the history is lost.
 
     The table's mode (`kquota mode`) stays as it is.

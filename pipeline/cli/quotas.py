@@ -251,9 +251,14 @@ _SHOWN_CHANGES: Final = 3
 _VERSIONS: Final = Layout(dropped_first=("host",), texts=("reason", "changes"))
 
 
+HowMany = Annotated[int, typer.Option("--limit", "-n", help="How many versions, newest first.", min=1)]
+OldVersion = Annotated[int | None, typer.Argument(help="A version; by default the one before NEW.")]
+NewVersion = Annotated[int | None, typer.Argument(help="A version; by default the newest.")]
+
+
 def history(
     *,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many versions, newest first.", min=1)] = 20,
+    limit: HowMany = 20,
     source: TablesSource,
     output: Output = "table",
 ) -> None:
@@ -280,8 +285,8 @@ CHANGES: Final = Layout(("action", "entity", "value", "old", "new"), texts=("ent
 
 
 def diff(
-    old: Annotated[int | None, typer.Argument(help="A version; by default the one before NEW.")] = None,
-    new: Annotated[int | None, typer.Argument(help="A version; by default the newest.")] = None,
+    old: OldVersion = None,
+    new: NewVersion = None,
     *,
     source: TablesSource,
     output: Output = "table",

@@ -12,8 +12,19 @@ import typer
 from pipeline.cli.entity import refuse_empty
 from pipeline.cli.options import Output, Source, TablesSource, parse_instant
 from pipeline.cli.output import Layout, Row, format_option, print_rows, remark, say
-from pipeline.cli.quota_edits import Change, Configs, EditOptions, apply_file, only_one, parse_configs, roll_back
-from pipeline.cli.quotas import checked_in_force, print_diff, print_history
+from pipeline.cli.quota_edits import (
+    Change,
+    Configs,
+    DeclaredFile,
+    EditOptions,
+    ExitCode,
+    ToVersion,
+    apply_file,
+    only_one,
+    parse_configs,
+    roll_back,
+)
+from pipeline.cli.quotas import HowMany, NewVersion, OldVersion, checked_in_force, print_diff, print_history
 from pipeline.cli.services import DEFAULT_PORT, TokenFile
 from pipeline.clock import wall_ms
 from pipeline.command_line import command_text
@@ -176,15 +187,13 @@ def delete(name: Name, edit: EditOptions) -> None:
 
 
 def apply(
-    file: Annotated[str, typer.Option("-f", "--file", help="JSON or YAML; - reads standard input.")],
+    file: DeclaredFile,
     *,
     prune: Annotated[bool, typer.Option("--prune", help="Delete tenants that the file does not name.")] = False,
     allow_empty: Annotated[
         bool, typer.Option("--allow-empty", help="Allow a file without tenants to delete all tenants of the table.")
     ] = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with 1 if anything differs, above 1 on errors, like diff.")
-    ] = False,
+    exit_code: ExitCode = False,
     edit: EditOptions,
 ) -> None:
     """Change the tenants to what a file declares, in one commit, and print the changes; its quotas are left out.
@@ -197,7 +206,7 @@ def apply(
 
 def history(
     *,
-    limit: Annotated[int, typer.Option("--limit", "-n", help="How many versions, newest first.", min=1)] = 20,
+    limit: HowMany = 20,
     source: TablesSource,
     output: Output = "table",
 ) -> None:
@@ -206,8 +215,8 @@ def history(
 
 
 def diff(
-    old: Annotated[int | None, typer.Argument(help="A version; by default the one before NEW.")] = None,
-    new: Annotated[int | None, typer.Argument(help="A version; by default the newest.")] = None,
+    old: OldVersion = None,
+    new: NewVersion = None,
     *,
     source: TablesSource,
     output: Output = "table",
@@ -216,9 +225,7 @@ def diff(
     print_diff(source.edited_table(TENANT_ROWS), old, new, output)
 
 
-def rollback(
-    version: Annotated[int, typer.Argument(help="The version to go back to.", min=0)], edit: EditOptions
-) -> None:
+def rollback(version: ToVersion, edit: EditOptions) -> None:
     """Write the tenants of an earlier version as a new version; nothing of the history is lost."""
     roll_back(edit, edit.source.edited_table(TENANT_ROWS), version)
 

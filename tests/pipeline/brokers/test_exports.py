@@ -34,7 +34,7 @@ CASES: Final[dict[str, tuple[str, dict[NativeEntity, dict[str, float]], list[str
         },
         [
             "user-principal 'CN=orders': controller_mutation_rate=10; kquota does not meter it",
-            "KafkaTopic 1; these are no quotas",
+            "KafkaTopic 1; not quotas",
         ],
     ),
     "kafka_configs.txt": (
@@ -50,7 +50,7 @@ CASES: Final[dict[str, tuple[str, dict[NativeEntity, dict[str, float]], list[str
         [
             "ip '10.0.0.7': connection_creation_rate=20; kquota has no quotas for ip",
             "user-principal 'alice': controller_mutation_rate=5; kquota does not meter it",
-            "SCRAM credential configs for user-principal 'alice' are SCRAM-SHA-512=iterations=8192; it is no quota",
+            "SCRAM credential configs for user-principal 'alice' are SCRAM-SHA-512=iterations=8192; not a quota",
         ],
     ),
     "terraform_state.json": (
@@ -63,10 +63,10 @@ CASES: Final[dict[str, tuple[str, dict[NativeEntity, dict[str, float]], list[str
         },
         [
             "ip '10.0.0.7': connection_creation_rate=20; kquota has no quotas for ip",
-            "kafka_topic 1; these are no quotas",
+            "kafka_topic 1; not quotas",
         ],
     ),
-    "terraform.tfstate": ("Terraform", {**DEFAULT_USER, **ETL}, ["kafka_topic 1; these are no quotas"]),
+    "terraform.tfstate": ("Terraform", {**DEFAULT_USER, **ETL}, ["kafka_topic 1; not quotas"]),
     "rpk.json": (
         "rpk",
         {
@@ -157,9 +157,9 @@ def test_an_export_may_be_empty(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "is no export of quotas that kquota knows"),
-        ("a: 1", "is no export of quotas that kquota knows"),
-        ("- 1", "is no export of quotas that kquota knows"),
+        ("", "is not an export of quotas that kquota can read"),
+        ("a: 1", "is not an export of quotas that kquota can read"),
+        ("- 1", "is not an export of quotas that kquota can read"),
         ('{"quotas": [{"entity": [], "values": [], "mode": "shadow"}]}', "quotas have mode, which rpk does not write"),
         ("quotas: []\n---\n{kind: Tenant, tenant: a}", "the file has tenants as kquota writes them"),
         ("kind: Tenant\ntenant: a", "the file has tenants as kquota writes them"),

@@ -234,7 +234,7 @@ def test_a_file_of_another_tool_is_imported_without_a_cluster(file: str, root: s
         f"{file}: Strimzi, entities with quotas 2",
         "every bound × 1 (--scale keep)",
         "not imported: user-principal 'CN=orders': controller_mutation_rate=10; kquota does not meter it",
-        "not imported: KafkaTopic 1; these are no quotas",
+        "not imported: KafkaTopic 1; not quotas",
     ]
 
 
