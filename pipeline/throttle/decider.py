@@ -6,7 +6,8 @@ only (`evaluated_at_ms`, never this clock), so a replay decides the same. A chec
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
@@ -131,6 +132,7 @@ class Decider:
         self._in_force: QuotaSnapshot | None = None
         self._decided: QuotaSnapshot | None = None
         self._steady_at_last_ms = 0
+        self._failure: BaseException | None = None
 
     @property
     def last(self) -> Evaluation:
@@ -153,9 +155,9 @@ class Decider:
           epoch: then the rates begin empty, and the debts stay.
         * `now`: The moment that stands for its time, for the event clock of later checks only.
         * `wait_until_stored`: Called once the batch is decided; returns when its usage is stored. No check sees usage
-          that may still be lost. If it raises, the engine is ahead of the tables and must not be used again.
+          that may still be lost. If it raises, the engine is ahead of the tables: checks raise the same from then on.
         """
-        with self._lock:
+        with self._usable():
             self._engine.load_quotas(snapshot)
             begins_epoch = evaluation.time_epoch > self._last.time_epoch
             if begins_epoch:
@@ -175,8 +177,20 @@ class Decider:
             if begins_epoch or evaluation.evaluated_at_ms > self._last.evaluated_at_ms:
                 self._steady_at_last_ms = now.steady_ms
             self._last = evaluation.under(*self._in_force.versions)
-            wait_until_stored()
+            try:
+                wait_until_stored()
+            except BaseException as exc:
+                self._failure = exc
+                raise
         return Decided(violations, decisions, self.cluster, evaluation)
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """The lock, for what is decided or published; raises if the engine knows usage that was not stored."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            yield
 
     def _forgive(self, snapshot: QuotaSnapshot) -> None:
         """Forget the debts that a batch is the first one to forgive: that is a step of the batch, before its usage."""
@@ -206,7 +220,7 @@ class Decider:
 
         * `names`: Who they hold, of `CLIENTS`.
         """
-        with self._lock:
+        with self._usable():
             instants_ms = self._evaluated_at_ms(at_ms)
             claims, is_known = self._engine.claims(keys, throttles.quota_type, instants_ms)
             others = np.flatnonzero(~is_known)
@@ -220,7 +234,7 @@ class Decider:
         self, clients: pa.Table, types: Ints, at_ms: int, forgiven: Flags | None = None, least_ms: int = 0
     ) -> tuple[Evaluation, Claims]:
         """The facts and what targets of `CLIENTS` owe at an instant of steady time: `QuotaEngine.claims_by_name`."""
-        with self._lock:
+        with self._usable():
             evaluation = replace(self._last, evaluated_at_ms=int(self._evaluated_at_ms(np.array(at_ms))))
             at_ms = evaluation.evaluated_at_ms
             return evaluation, self._engine.claims_by_name(clients, types, at_ms, forgiven, least_ms)

@@ -367,6 +367,23 @@ def test_nothing_is_stored_of_a_batch_that_may_be_of_another_topic_of_the_name(t
     assert job.recovered.topic_ids["usage"] == "first", "that of the newest stored batch"
 
 
+def test_no_check_is_based_on_a_batch_that_could_not_be_stored(tmp_path: Path) -> None:
+    job = started(tmp_path)
+    use(job, 200_000)
+    job.clock.advance(1_000)
+    job.send(event(job, 100_000))
+    job.meanwhile = lambda: setattr(job, "topic_ids", {"usage": "second"})
+    with pytest.raises(Refused):
+        job.step()
+    job.clock.advance(6_000)
+    with pytest.raises(Refused):
+        job.purgatory.tick()
+    assert causes(job) == ["violation"]
+    job.meanwhile, job.topic_ids = lambda: None, {}
+    job.start()
+    assert_equal_at_rest(job)
+
+
 @pytest.mark.parametrize("topic", ["throttle_topic", "marker_topic"])
 def test_a_throttle_or_marker_topic_made_anew_is_refused_running_or_at_a_start(tmp_path: Path, topic: str) -> None:
     job = started(tmp_path)
