@@ -46,6 +46,7 @@ from quota.units import Mistakes
 if TYPE_CHECKING:
     from pipeline.tables.quotas.table import TenantTableState
 
+_LONGEST_LINK_MS: Final = 3_652 * 86_400_000
 _SETTINGS: Final = tuple(column for column in TENANT_ROWS.settings if column not in PATTERNS)
 _CONFIGS: Final = Configs(TENANT_ROWS, _SETTINGS, "tenants", TENANT_MODES, tenant_column)
 _TENANTS: Final = Layout(
@@ -247,7 +248,7 @@ def link(
 
     It is signed with the dashboard's token. Who has it can look until it ends; another token ends all links.
     """
-    from pipeline.dashboard.team import LAST_UNTIL_MS, Kind, Team
+    from pipeline.dashboard.team import Kind, Team
     from pipeline.dashboard.views import TOKEN_VARIABLE
     from pipeline.tables.queries import newest_batch_under
     from pipeline.web import read_token
@@ -262,8 +263,8 @@ def link(
         raise UsageError(msg, f"give the dashboard and this command the same --token-file or {TOKEN_VARIABLE}")
     until_ms = parse_instant("--until", until, now_ms)
     until_ms = 2 * now_ms - until_ms if re.fullmatch(r"\d+[smhdw]", until) else until_ms
-    if not now_ms < until_ms <= LAST_UNTIL_MS:
-        msg = f"--until {until} is {'not in the future' if until_ms <= now_ms else 'later than a link can hold'}"
+    if not now_ms < until_ms <= now_ms + _LONGEST_LINK_MS:
+        msg = f"--until {until} is not within the next ten years"
         raise UsageError(msg, "for example --until 30d")
     if name is not None:
         rows = _in_force(source).rows

@@ -1,19 +1,19 @@
 """The page of one team: what it uses, its bound, who holds it, and what to do. A signed link opens it, and no more.
 
-A link names a cluster, a tenant or a user, and when it ends. The signature is over all of that. Its key is made of the
-dashboard's token: who has the token can make links, another token ends all of them, and without one there are none.
+A link holds a cluster, a tenant or a user, and when it ends, signed (itsdangerous) with the dashboard's token: who has
+the token can make links, another token ends all of them, and without one there are none.
 
 The page is made here and needs no script, so the link opens no path of the API. It reads only rows of this tenant, or
 sensors of this user: a sensor of a client-id alone is used by others, too.
 """
 
-import hmac
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from html import escape
 from typing import Any, Final, Literal, NamedTuple
-from urllib.parse import urlencode
+
+from itsdangerous import BadData, URLSafeSerializer
 
 from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.state import State, client_text, nearest_tenants, used_text
@@ -25,13 +25,9 @@ from quota.tenants import DEMAND_SHARE, MEMBER_LEVEL, Tenant
 from quota.units import age_text, rate_text
 
 Kind = Literal["tenant", "user"]
-KINDS: Final[tuple[Kind, ...]] = ("tenant", "user")
-_PURPOSE: Final = b"kquota: the link of a team, 1"
+_PURPOSE: Final = "kquota: the link of a team, 1"
 _MOST_ROWS: Final = 200
 _STALE_MS: Final = 10_000
-_MOST_DIGITS: Final = 14
-LAST_UNTIL_MS: Final = 10**_MOST_DIGITS - 1
-"""The last end that a link can have."""
 _SHOWN_FROM: Final = 0.05
 _MEMBER_COLUMNS: Final = ("who", "type", "uses", "may use", "part", "held by its brokers")
 _NOT_VALID: Final = "is not valid"
@@ -54,68 +50,53 @@ class Team(NamedTuple):
     name: str
     until_ms: int
 
-    def signature(self, token: str) -> str:
-        """It is another one if anything of the link is, or the token."""
-        key = hmac.digest(token.encode(), _PURPOSE, "sha256")
-        return hmac.digest(key, json.dumps(self).encode(), "sha256").hex()
-
     def link(self, address: str, token: str) -> str:
         """The link below the address of a dashboard."""
-        given = {"cluster": self.cluster, self.kind: self.name, "until": self.until_ms}
-        return f"{address.rstrip('/')}/team?{urlencode({**given, 'signature': self.signature(token)})}"
+        return f"{address.rstrip('/')}/team?link={_signed_with(token).dumps(self)}"
 
 
-def opened(parameters: Sequence[tuple[str, str]], token: str | None, now_ms: int) -> Team:
-    """What a link opens now; `LinkRefused` if it opens nothing.
+def _signed_with(token: str) -> URLSafeSerializer:
+    return URLSafeSerializer(token, salt=_PURPOSE, signer_kwargs={"digest_method": sha256, "key_derivation": "hmac"})
 
-    * `parameters`: percent-decoded, in the order given.
-    """
-    given = dict(parameters)
-    for kind in KINDS if token is not None and len(parameters) == len(given) else ():
-        until = given.get("until", "")
-        is_instant = until.isascii() and until.isdecimal() and 12 <= len(until) <= _MOST_DIGITS and until[0] != "0"
-        if given.keys() != {"cluster", kind, "until", "signature"} or not (is_instant and given[kind]):
-            continue
-        team = Team(given["cluster"], kind, given[kind], int(until))
-        if token is None or not hmac.compare_digest(given["signature"].encode(), team.signature(token).encode()):
-            continue
-        if team.until_ms <= now_ms:
-            why = f"ended at {_instant(team.until_ms)}"
-            raise LinkRefused(why)
-        return team
-    raise LinkRefused(_NOT_VALID)
+
+def opened(link: str, token: str | None, now_ms: int) -> Team:
+    """What the parameter `link` of a link opens now; `LinkRefused` if it opens nothing."""
+    try:
+        team = Team(*_signed_with(token).loads(link)) if token is not None else None
+    except BadData:
+        team = None
+    if team is None:
+        raise LinkRefused(_NOT_VALID)
+    if team.until_ms <= now_ms:
+        why = f"ended at {_instant(team.until_ms)}"
+        raise LinkRefused(why)
+    return team
 
 
 def _instant(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-# What the page has. Pure, but for the reading of the rates.
-
-
-_OF_SENSOR: Final = ("quota_type", "broker_id", "tenant", "sensor_user", "sensor_client_id")
-
-
 def read_members(reader: TablesReader, team: Team, tenants: Sequence[Tenant]) -> tuple[int, list[Row], list[Row]]:
     """The instant of the rates, those of the team's sensors, and the sums of its tenant.
 
-    Of each quota type the sensor with the largest share is first.
+    Of each quota type the sensor with the largest share is first. What is enforced is shown, not its shadow.
     """
-    names = ", ".join((*_OF_SENSOR, "level", "mode", "observed", "bound", "own_bound", "broker_held_share"))
+    of_sensor = "quota_type, broker_id, tenant, sensor_user, sensor_client_id"
     of_team = predicates([("tenant" if team.kind == "tenant" else "sensor_user", "=", team.name)])
-    of_sensors = f"SELECT {names} FROM source WHERE clients IS NOT NULL AND level IS NOT NULL"  # noqa: S608 - ours
-    sql = f"{of_sensors} AND {of_team} ORDER BY share DESC, sensor_user, sensor_client_id"
+    sql = (
+        f"SELECT {of_sensor}, level, mode, observed, bound, own_bound, share, broker_held_share, "  # noqa: S608 - ours
+        f"ROW_NUMBER() OVER (PARTITION BY {of_sensor} ORDER BY mode) AS place FROM source "
+        f"WHERE clients IS NOT NULL AND level IS NOT NULL AND {of_team} ORDER BY share DESC, {of_sensor}"
+    )
 
     def read(rates: Rates) -> tuple[int, list[Row], list[Row]]:
         sums = nearest_tenants(rates.tenants(tenants), tenants) if tenants else []
-        return rates.as_of_ms, rates.rows(sql), sums
+        return rates.as_of_ms, [row for row in rates.rows(sql) if row["place"] == 1], sums
 
-    as_of_ms, rows, sums = read_rates(reader.root, read)
-    first: dict[tuple[str, ...], Row] = {}
-    for row in sorted(rows, key=lambda row: row["mode"] != "enforce"):
-        first.setdefault(tuple(row[name] for name in _OF_SENSOR), row)
-    found = sorted(first.values(), key=lambda row: (QUOTA_TYPES.index(row["quota_type"]), -_share(row)))
-    return as_of_ms, found, sorted(sums, key=lambda row: QUOTA_TYPES.index(row["quota_type"]))
+    as_of_ms, *found = read_rates(reader.root, read)
+    rows, sums = (sorted(of, key=lambda row: QUOTA_TYPES.index(row["quota_type"])) for of in found)
+    return as_of_ms, rows, sums
 
 
 def advice(rows: Sequence[Row], held: Sequence[Row], tenant: Tenant | None, sums: Sequence[Row]) -> str:
@@ -128,11 +109,9 @@ def advice(rows: Sequence[Row], held: Sequence[Row], tenant: Tenant | None, sums
     if full is not None:
         of_sum = [row for row in rows if all(row[name] == full[name] for name in ("quota_type", "broker_id", "mode"))]
         most = _who(max(of_sum, key=lambda row: row["observed"]))
-        use = (
-            "The team is at its bound and wants more" if full["is_at_bound"] else "The bound of the team is nearly full"
-        )
-        return f"{use}. {most} uses most of it: let that send less, or ask for a higher bound."
-    over = next((row for row in rows if row["mode"] == "enforce" and _share(row) >= NEAR), None)
+        is_at = "at its bound and wants more" if full["is_at_bound"] else "near its bound"
+        return f"The team is {is_at}. {most} uses most of it: let that send less, or ask for a higher bound."
+    over = next((row for row in rows if row["mode"] == "enforce" and row["share"] >= NEAR), None)
     if over is None and not held:
         return "Nothing: all is within its bounds."
     who = _who(over) if over is not None else client_text(held[0]["user"], held[0]["client_id"])
@@ -140,16 +119,10 @@ def advice(rows: Sequence[Row], held: Sequence[Row], tenant: Tenant | None, sums
     return f"Let {who} send less, or wait: a hold ends by itself. For more ask for a higher bound.{room}"
 
 
-def _share(row: Mapping[str, Any]) -> float:
-    return float(row["observed"] / row["bound"]) if row["bound"] else 0.0
-
-
 def _who(row: Mapping[str, Any]) -> str:
     rest = ", clients without a quota of their own" if row["level"] == MEMBER_LEVEL else ""
     return client_text(row["sensor_user"], row["sensor_client_id"]) + rest
 
-
-# The page.
 
 _PAGE: Final = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8">{refresh}'
@@ -183,11 +156,7 @@ def team_page(reader: TablesReader, newest: Callable[[], State], team: Team, now
         for row in sums
     )
     holds = (
-        (
-            client_text(one["user"], one["client_id"]),
-            _type(one),
-            age_text(one["throttled_until_ms"] - now_ms),
-        )
+        (client_text(one["user"], one["client_id"]), _type(one), age_text(one["throttled_until_ms"] - now_ms))
         for one in held
     )
     stale = f"These figures are {age_text(now_ms - as_of_ms)} old. " if now_ms - as_of_ms > _STALE_MS else ""
@@ -211,7 +180,7 @@ def _cells(row: Row, kind: Kind) -> tuple[str, ...]:
         _type(row),
         rate_text(quota_type, row["observed"]),
         rate_text(quota_type, row["bound"]) + note,
-        used_text(_share(row)),
+        used_text(row["share"]),
         f"{seconds} s of the last minute" if seconds else "",
     )
 

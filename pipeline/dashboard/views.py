@@ -154,10 +154,10 @@ class Answers:
             "/api/v1/pipeline": lambda _query: pipeline_document(reader, newest()),
         }
 
-    def team(self, parameters: Sequence[tuple[str, str]], token: str | None) -> bytes:
+    def team(self, link: str, token: str | None) -> bytes:
         """The page of the team that a link names; `LinkRefused` if it opens nothing."""
         now_ms = self.feed.now()
-        return team_page(self._reader, self.feed.newest, opened(parameters, token, now_ms), now_ms)
+        return team_page(self._reader, self.feed.newest, opened(link, token, now_ms), now_ms)
 
     def _explain(self, query: Query) -> dict[str, Any]:
         try:
@@ -482,7 +482,7 @@ async def _answered(at_once: asyncio.Semaphore, path: str, view: View, request: 
 async def _team(at_once: asyncio.Semaphore, answers: Answers, token: str | None, request: Request) -> Response:
     try:
         async with at_once:
-            content, status = await run_in_threadpool(answers.team, request.query_params.multi_items(), token), 200
+            content, status = await run_in_threadpool(answers.team, request.query_params.get("link", ""), token), 200
     except LinkRefused as exc:
         content, status = page("This link opens nothing", exc.message, exc.fix), 403
     except (PipelineError, QuotaError) as exc:

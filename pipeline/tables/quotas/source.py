@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final, Generic, Literal, TypeVar
 
-from pipeline.errors import TableMissing
+from pipeline.errors import PipelineError, TableMissing
 from pipeline.tables.quotas.table import EditedTable, QuotaTable, QuotaTableState, State, TenantTable, TenantTableState
 from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
@@ -54,14 +54,23 @@ class QuotaSource:
         return self._pinned
 
     def poll(self) -> QuotaSnapshot | None:
-        """Look for newer versions. Returns those in force if one of them is new and valid, else None."""
+        """Look for newer versions. Returns those in force if one of them is new and valid, else None.
+
+        An error of one table is raised when the other one has no news.
+        """
+        failed: PipelineError | None = None
         with self._lock:
-            self._quotas.poll()
-            self._follow_tenants()
-            if self._newest == self._pinned.versions:
-                return None
-            self._pinned = self._snapshot(*self._newest)
-            return self._pinned
+            for follow in (self._quotas.poll, self._follow_tenants):
+                try:
+                    follow()
+                except PipelineError as exc:
+                    failed = failed or exc
+            if self._newest != self._pinned.versions:
+                self._pinned = self._snapshot(*self._newest)
+                return self._pinned
+        if failed:
+            raise failed
+        return None
 
     def at(self, version: int, tenants_version: int = _NO_TABLE) -> QuotaSnapshot:
         """The versions with these numbers, for a batch that was decided with them; −1 for no table `tenants`."""

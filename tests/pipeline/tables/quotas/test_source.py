@@ -202,14 +202,20 @@ def test_earlier_versions_of_both_tables_are_found_again(table: QuotaTable, tena
         assert (one.at(newest.version).tenants, one.at(newest.version).tenants_version) == ((), -1)
 
 
-def test_quotas_that_came_while_the_tenants_could_not_be_read_are_not_lost(
-    table: QuotaTable, tenants: TenantTable, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("of_table", "other"), [(TenantTable, QuotaTable), (QuotaTable, TenantTable)])
+def test_an_edit_comes_into_force_while_the_other_table_cannot_be_read(
+    of_table: type, other: type, table: QuotaTable, tenants: TenantTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = QuotaSource(table)
-    version = table.alter([bound("alice", 2.0)], AUDIT)
+    if other is QuotaTable:
+        table.alter([bound("alice", 2.0)], AUDIT)
+    else:
+        tenants.commit(lambda _: [tenant("a", 20.0)], AUDIT)
+    expected = table.version(), tenants.version()
     with monkeypatch.context() as patch:
-        patch.setattr(TenantTable, "version", Mock(side_effect=TableUnreadable("tenants", "no answer")))
+        patch.setattr(of_table, "version", Mock(side_effect=TableUnreadable("it", "no answer")))
+        assert source.poll() is source.pin()
+        assert held(source)[:2] == expected
         with pytest.raises(PipelineError):
             source.poll()
-    assert source.poll() is source.pin()
-    assert held(source) == (version, tenants.version(), {"a": 10.0})
+    assert source.poll() is None
