@@ -98,9 +98,8 @@ BARE: Final = "bare Spark"
 PEERS: Final = (
     Peer(
         KQUOTA,
-        f"the whole job, as `kquota run` starts it: trigger {TRIGGER_MS} ms; usage and the facts of a batch are in a "
-        "Delta table before it is committed, its decisions as well. It also checks every event, measures rates, and "
-        "decides",
+        f"the whole job, trigger {TRIGGER_MS} ms: it also checks every event, measures rates, decides, and stores usage and "
+        "decisions in Delta tables before a batch is committed",
         lambda _: [*JOB_COMMAND, "run"],
         lambda place: UsageTableResults(Path(place.stage.root) / "usage"),
         ready="running; trigger",
@@ -115,8 +114,8 @@ PEERS: Final = (
     ),
     Peer(
         BARE,
-        "4.2.0: `from_json`, group by, `toArrow`, with Java's optimizing compiler, which kquota does without. It keeps "
-        "nothing, and sums nothing across batches. This is the least that Spark's own functions cost",
+        "4.2.0: `from_json`, group by, `toArrow`, with Java's optimizing compiler. It keeps nothing, and sums nothing "
+        "across batches: the least that Spark's own functions cost",
         _spark,
         lambda place: FileResults(place.state),
         is_durable=False,

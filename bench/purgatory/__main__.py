@@ -10,7 +10,7 @@ stop after `--requests` or `--limit-seconds`.
     0.8.2 design      watch lists and a heap of requests, purged by the rule of 0.8.2
     object by object  our DelayedOperationPurgatory over the timing wheel: one Python thread, as for the 0.8 design
     Kafka 4.3.1       its DelayedOperationPurgatory on the JVM: threads for arrivals, completions, expiry and executor
-    batches           our BatchPurgatory, single-threaded batch API, one batch per millisecond of arrivals
+    batches           our batch wheel and watch lists in arrays, one thread, one batch per millisecond of arrivals
 
 A design has kept up if the share of time-outs differs by at most a quarter from what the latencies demand. "Not paced"
 means that requests come as fast as they are taken; a batch API cannot be run in this way, and gets higher target rates

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from bench.purgatory.batch_purgatory import BatchPurgatory
 from pipeline.jvm.jars import broker_classpath, fetch
 from pipeline.jvm.java import find_jdk
 from purgatory.batch_wheel import BatchTimingWheel, slots_of
@@ -101,6 +100,8 @@ def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ())
     return [line.split() for line in answer.stdout.splitlines()]
 
 
+_PURGE_SLACK: Final = 1 << 16
+"""Watch lists in batches are purged when they have that many entries more than twice what was kept last."""
 REQUESTS_A_TURN: Final = 100
 """After that many requests completions and expiry get their turn, and after that many expiries the arrivals again."""
 
@@ -298,26 +299,70 @@ def run_one_by_one(design: NewDesign | OldDesign, load: Load, target_per_second:
     return Run(target_per_second, enqueued / last_seconds, cpu_seconds / enqueued * 1e6, enqueued, design.expired)
 
 
+class _WatchLists:
+    """Handles of the batch wheel by key. As in Kafka, what is complete leaves the lists when they are purged."""
+
+    def __init__(self, wheel: BatchTimingWheel) -> None:
+        self._wheel = wheel
+        self._chunks: dict[int, list[Int64s]] = {}
+        self._size = self._kept = 0
+
+    def watch(self, handles: Int64s, keys: Int64s) -> None:
+        """Append handles to the lists of their keys, int64[n, k], no key twice in a row."""
+        for column in keys.T:
+            for key, group in _by_key(handles, column):
+                self._chunks.setdefault(key, []).append(group)
+        self._size += keys.size
+        if self._size > 2 * self._kept + _PURGE_SLACK:
+            self._purge()
+
+    def _purge(self) -> None:
+        sizes = [sum(chunk.size for chunk in chunks) for chunks in self._chunks.values()]
+        entries = np.concatenate([chunk for chunks in self._chunks.values() for chunk in chunks])
+        pending = self._wheel.are_pending(entries)
+        ends = np.cumsum(np.add.reduceat(pending, np.cumsum([0, *sizes[:-1]]), dtype=np.int64))
+        groups = np.split(entries.compress(pending), ends[:-1])
+        self._chunks = {key: [group.copy()] for key, group in zip(self._chunks, groups, strict=True) if group.size}
+        self._size = self._kept = int(ends[-1])
+
+
+def _by_key(handles: Int64s, column: Int64s) -> Iterator[tuple[int, Int64s]]:
+    if not column.size:
+        return
+    first = int(column[0])
+    if (column == first).all():  # the whole batch has one key: no need to sort
+        yield first, handles
+        return
+    order = np.argsort(column, kind="stable")
+    starts = np.flatnonzero(np.diff(column[order])) + 1
+    for group in np.split(order, starts):
+        yield int(column[group[0]]), handles[group]
+
+
 class _Batches:
-    """Our batch purgatory; a second wheel says when the latency of a request is over, and then it is completed."""
+    """Batches over the batch wheel, in one thread: a request waits for its time-out, and is on the lists of its keys.
+
+    A second wheel says when the latency of a request is over, and then it is completed.
+    """
 
     def __init__(self, requests: int) -> None:
-        self.purgatory, self.expired = BatchPurgatory(), 0
+        self.timeouts, self.expired = BatchTimingWheel(), 0
+        self._lists = _WatchLists(self.timeouts)
         self._latency_over = BatchTimingWheel()
         self._request_of = np.zeros(2 * requests + 4_096, dtype=np.int64)  # by the slot of its completion
 
     def enqueue(self, latency_ms: Int64s, now_ms: int) -> None:
         latency_ms = latency_ms[latency_ms > 0]  # the others complete at once
-        keys = np.broadcast_to(np.array(KEYS), (latency_ms.size, len(KEYS)))
-        requests = self.purgatory.watch_many(np.full(latency_ms.size, now_ms + TIMEOUT_MS), keys)
+        requests = self.timeouts.schedule_many(np.full(latency_ms.size, now_ms + TIMEOUT_MS))
+        self._lists.watch(requests, np.broadcast_to(np.array(KEYS), (latency_ms.size, len(KEYS))))
         in_time = latency_ms < TIMEOUT_MS
         completions = self._latency_over.schedule_many(now_ms + latency_ms[in_time])
         self._request_of[slots_of(completions)] = requests[in_time]
 
     def advance(self, now_ms: int) -> None:
         completions, _ = self._latency_over.advance(now_ms)
-        self.purgatory.complete_many(self._request_of[slots_of(completions)])
-        self.expired += self.purgatory.advance(now_ms)[0].size
+        self.timeouts.withdraw_many(self._request_of[slots_of(completions)])
+        self.expired += self.timeouts.advance(now_ms)[0].size
 
 
 def run_in_batches(load: Load, target_per_second: float, limit_seconds: float) -> Run:
@@ -338,7 +383,7 @@ def run_in_batches(load: Load, target_per_second: float, limit_seconds: float) -
             break
     seconds = time.perf_counter() - started
     cpu_seconds = time.process_time() - cpu_started
-    while batches.purgatory.num_delayed:
+    while len(batches.timeouts):
         now_ms += 1
         batches.advance(now_ms)
     return Run(target_per_second, enqueued / seconds, cpu_seconds / enqueued * 1e6, enqueued, batches.expired)
