@@ -98,8 +98,8 @@ BARE: Final = "bare Spark"
 PEERS: Final = (
     Peer(
         KQUOTA,
-        f"the whole job, trigger {TRIGGER_MS} ms: it also checks every event, measures rates, decides, and stores usage and "
-        "decisions in Delta tables before a batch is committed",
+        f"the whole job, trigger {TRIGGER_MS} ms: it also checks every event, measures rates, decides, and stores "
+        "usage and decisions in Delta tables before a batch is committed",
         lambda _: [*JOB_COMMAND, "run"],
         lambda place: UsageTableResults(Path(place.stage.root) / "usage"),
         ready="running; trigger",
