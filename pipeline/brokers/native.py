@@ -93,6 +93,16 @@ class NativeQuota:
         return {key: value for key, value in self.values.items() if key not in QUOTA_TYPES}
 
 
+def held_in(quotas: Iterable[NativeQuota]) -> dict[EntryKey, float]:
+    """The values of kquota's quota types, at entities that the quota table can name."""
+    return {
+        EntryKey(*names, quota_type): value
+        for quota in quotas
+        if (names := quota.entity.row_names()) is not None
+        for quota_type, value in quota.bounds.items()
+    }
+
+
 # The two requests for client quotas (KIP-546), made from changes and read back: pure, on kafka-python's classes.
 #
 # DescribeClientQuotas is API 48, AlterClientQuotas API 49; of both kafka-python has the generated classes and no more.
@@ -298,13 +308,7 @@ class NativeQuotas:
 
     def look(self) -> Look:
         """The brokers, and what they hold of kquota's quota types. Raises as `describe`."""
-        held = {
-            EntryKey(*names, quota_type): value
-            for quota in self.describe()
-            if (names := quota.entity.row_names()) is not None
-            for quota_type, value in quota.bounds.items()
-        }
-        broker_ids = self.broker_ids()
+        held, broker_ids = held_in(self.describe()), self.broker_ids()
         return Look(tuple(map(str, broker_ids)), held, self.callbacks(broker_ids))
 
     def make(self, changes: Sequence[Change]) -> dict[EntryKey, str]:

@@ -1,10 +1,10 @@
 """`kquota meter`: usage as brokers observe it, by the reporter or by scrapes, and what makes brokers measure.
 
-`kquota observe` shows what clients use under the brokers' own quotas, live, and what follows; it writes nothing.
+`kquota observe` shows what clients use under the quotas in force, live, and what follows; it writes nothing.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from pipeline.cli.output import Layout, is_table, print_document, print_rows, re
 from pipeline.cli.quotas import print_changes
 from pipeline.clock import Clock, SystemClock, clock_time
 from pipeline.command_line import command_text
-from pipeline.errors import Unreachable, UsageError
+from pipeline.errors import Refused, TableMissing, Unreachable, UsageError
 from pipeline.log import set_up_logging
 from pipeline.meter.reporter import reporter_settings, write_reporter
 from pipeline.settings.model import Settings
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from pipeline.meter.scrape_meter import Address, ExporterSource
     from pipeline.observe.findings import Findings
     from pipeline.observe.observation import Line, Observation
-    from pipeline.observe.sources import Source, SourceState
+    from pipeline.observe.sources import Managed, Source, SourceState
+    from pipeline.tables.quotas.table import QuotaTable
+    from quota.broker_levels.entries import EntryKey
     from quota.broker_levels.writes import Change
 
 
@@ -230,47 +232,95 @@ def observe(
         str | None, typer.Option(help="Or the usage topic, which a reporter or meter fills.")
     ] = None,
     minutes: Annotated[float, typer.Option(help="How long to observe.", min=0.1)] = 10,
-    source: ClusterSource,
+    source: JobSource,
     output: Output = "table",
 ) -> None:
     """Watch a cluster for some minutes, and say who gets more than its quota, who would be throttled, and why.
 
     Shows live how much each client uses of its native quota, on each broker and in sum; -o json and yaml do not. At the
     end, or at Ctrl-C: who gets more than its quota because it holds per broker; who would be throttled if it held for
-    the cluster; which bounds are too small to work with; who has no quota. Needs no job, no tables and no Java. It only
-    reads: DescribeConfigs on the cluster, and Read on the usage topic if that is the source.
+    the cluster; which bounds are too small to work with; who has no bound for a quota type. Needs no job, no tables and
+    no Java. It only reads: DescribeConfigs on the cluster, and Read on the usage topic if that is the source.
+
+    Where tables of kquota are found, or given by --tables, the quotas are theirs, and not the values that a sync or
+    kquota meter enable has written to the brokers. The usage topic is the source then, if none is given. While the job
+    runs, rates and holds are its own: those of the dashboard.
     """
-    from pipeline.brokers.native import NativeQuotas, imported
+    from pipeline.brokers.native import NativeQuotas, held_in, imported
     from pipeline.cluster.connecting import ClusterAccess
     from pipeline.observe.findings import findings_of
     from pipeline.observe.observation import Observation
     from pipeline.observe.sources import ScrapedSource, TopicSource
     from pipeline.observe.sources import Source as UsageSource
 
-    if bool(targets) == bool(usage_topic):
+    settings = source.settings()
+    table = _quota_table(settings, is_given=source.tables is not None)
+    if (targets and usage_topic) or not (targets or usage_topic or table):
         msg = "give one source of usage: --targets or --usage-topic"
         raise UsageError(msg, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
-    access, clock = ClusterAccess.from_settings(source.settings().kafka), SystemClock()
+    access, clock = ClusterAccess.from_settings(settings.kafka), SystemClock()
     # Options that cannot be read are refused before it connects.
     given = _read_targets(targets) if targets else []
     with _without_log():
         with NativeQuotas(access) as native:
-            quotas, _ = imported(native.describe(), factor=1)
-            broker_ids = native.broker_ids()
+            described, broker_ids = native.describe(), native.broker_ids()
+        managed = _managed(settings, access, table, held_in(described), is_given=source.tables is not None)
+        rows, _ = imported(described, factor=1)
+        quotas = managed.quotas if managed else QuotaSnapshot.from_rows(rows, version=0)
         if given:
             used: UsageSource = ScrapedSource(exporters_of(given, access), clock)
         else:
-            used = TopicSource(access, str(usage_topic), broker_ids, clock)
+            used = TopicSource(access, usage_topic or settings.kafka.usage_topic, broker_ids, clock)
         with closing(used):
-            seen = Observation(QuotaSnapshot.from_rows(quotas, version=0), used.lag_ms, used.is_exact)
-            watch = _Watch(seen, used, len(quotas), clock, round(minutes * 60_000))
+            seen = Observation(quotas, used.lag_ms, used.is_exact)
+            watch = _Watch(seen, used, managed, len(rows), clock, round(minutes * 60_000))
             with until_reader_goes(), wait_until_stopped() as wait:
                 watch.follow(wait, print_view if is_table(output) else lambda _progress, _lines: None)
-            found, progress = findings_of(seen.figures()), watch.progress()
+            found, progress = findings_of(seen.figures(), is_managed=managed is not None), watch.progress()
+    following = next_steps(access.bootstrap_servers, managed, progress.is_of_job)
     if is_table(output):
-        _print_summary(found, progress, access.bootstrap_servers)
+        _print_summary(found, progress, managed, access.bootstrap_servers, following)
     else:
-        print_document(_document(found, progress, access.bootstrap_servers), output)
+        print_document(_document(found, progress, access.bootstrap_servers, following), output)
+
+
+def _quota_table(settings: Settings, *, is_given: bool) -> "QuotaTable | None":
+    """The quota table under the root of the settings; None if there is none, and none was asked for."""
+    from pipeline.tables.quotas.table import QuotaTable
+
+    try:
+        return QuotaTable(settings.tables.root)
+    except TableMissing:
+        if is_given:
+            raise
+        return None
+
+
+def _managed(
+    settings: Settings,
+    access: "ClusterAccess",
+    table: "QuotaTable | None",
+    held: "Mapping[EntryKey, float]",
+    *,
+    is_given: bool,
+) -> "Managed | None":
+    """What the tables say of this cluster; None without tables, and where those that were found are another's."""
+    from pipeline.brokers.running import cluster_name
+    from pipeline.observe.sources import managed_by
+
+    if table is not None:
+        try:
+            return managed_by(table, cluster_name(settings, access), held)
+        except Refused as exc:
+            if is_given:
+                raise
+            remark(f"{exc.message}; they are left out")
+    with access.admin() as admin:
+        topics = admin.list_topics()
+    if settings.kafka.throttle_topic in topics:
+        cause = f"the topic {settings.kafka.throttle_topic} exists: a job of kquota may manage this cluster"
+        remark(f"{cause}. Then what its sync wrote is taken for quotas here. Fix: add --tables ROOT, with its tables")
+    return None
 
 
 @contextmanager
@@ -287,23 +337,34 @@ class Progress(NamedTuple):
     """How an observation goes on.
 
     Attributes:
-        quotas: How many entities have native quotas.
+        quotas: Which ones, in words.
         has_no_sensors: As of `Source`.
+        is_of_job: Whether the rates are those of the job that manages the cluster.
     """
 
     now_ms: int
     observed_ms: int
     span_ms: int
     states: "Sequence[SourceState]"
-    quotas: int
+    quotas: str
     has_no_sensors: bool
+    is_of_job: bool = False
 
 
 class _Watch:
     """What is observed, and from where."""
 
-    def __init__(self, seen: "Observation", source: "Source", quotas: int, clock: "Clock", span_ms: int) -> None:
-        self._seen, self._source, self._quotas, self._clock, self._span_ms = seen, source, quotas, clock, span_ms
+    def __init__(
+        self,
+        seen: "Observation",
+        source: "Source",
+        managed: "Managed | None",
+        native: int,
+        clock: "Clock",
+        span_ms: int,
+    ) -> None:
+        self._seen, self._source, self._managed, self._clock, self._span_ms = seen, source, managed, clock, span_ms
+        self._native, self._is_of_job = native, False
         self._begun_ms = clock.now().steady_ms
 
     def follow(self, wait: Callable[[float], bool], show: "Callable[[Progress, Sequence[Line]], None]") -> None:
@@ -314,21 +375,33 @@ class _Watch:
             self._seen.settle(self._clock.now().wall_ms)
             progress = self.progress()
             if progress.observed_ms >= due_ms or (not has_lines and self._seen.brokers):
-                has_lines = bool(self._seen.brokers)
-                due_ms = progress.observed_ms + _PRINT_MS
-                show(progress, self._seen.lines(progress.now_ms))
+                due_ms, lines = progress.observed_ms + _PRINT_MS, self._lines(progress.now_ms)
+                has_lines = bool(lines or self._seen.brokers)
+                show(self.progress(), lines)
 
     def progress(self) -> Progress:
         """The state of now."""
         now, source = self._clock.now(), self._source
         observed_ms, states = now.steady_ms - self._begun_ms, source.states()
-        return Progress(now.wall_ms, observed_ms, self._span_ms, states, self._quotas, source.has_no_sensors)
+        quotas = f"{self._native} native quotas"
+        if self._managed:
+            rates = "rates of its job" if self._is_of_job else "and no rates of its job in the last 30 s"
+            quotas = f"quotas v{self._managed.quotas.version} of {self._managed.root}, {rates}"
+        has_no_sensors = source.has_no_sensors
+        return Progress(now.wall_ms, observed_ms, self._span_ms, states, quotas, has_no_sensors, self._is_of_job)
+
+    def _lines(self, now_ms: int) -> "Sequence[Line]":
+        from pipeline.observe.sources import lines_of_job
+
+        of_job = lines_of_job(self._managed.root, now_ms) if self._managed else None
+        self._is_of_job = of_job is not None
+        return self._seen.lines(now_ms) if of_job is None else of_job
 
 
 def print_view(progress: Progress, lines: "Sequence[Line]") -> None:
     """Print how far it is, what does not answer, and the most critical clients."""
     say(*_head(progress))
-    print_rows([_view_row(line) for line in lines[:_PRINTED_LINES]], "table", _VIEW)
+    print_rows([_view_row(line, progress) for line in lines[:_PRINTED_LINES]], "table", _VIEW)
     if not lines:
         say("no client has used anything yet")
     if len(lines) > _PRINTED_LINES:
@@ -338,7 +411,7 @@ def print_view(progress: Progress, lines: "Sequence[Line]") -> None:
 
 # The view of now.
 
-_VIEW: Final = Layout(dropped_first=("brokers", "type"))
+_VIEW: Final = Layout(dropped_first=("brokers", "type"), texts=("held",))
 _MOST_BROKERS: Final = 4
 _MANY: Final = 10
 
@@ -348,27 +421,39 @@ def _head(progress: Progress) -> list[str]:
     left = age_text(max(progress.span_ms - progress.observed_ms, 0))
     lines = [
         f"{clock_time(progress.now_ms)[:-2]} UTC  observed {age_text(progress.observed_ms)}, {left} left · "
-        f"{answering} of {len(progress.states)} brokers answer · {progress.quotas} native quotas"
+        f"{answering} of {len(progress.states)} brokers answer · {progress.quotas}"
     ]
     return lines + [f"{state.name}: {state.notice}" for state in progress.states if state.notice]
 
 
-def _view_row(line: "Line") -> dict[str, str]:
+def _view_row(line: "Line", progress: Progress) -> dict[str, str]:
     sensor = line.sensor
     quota_type = QUOTA_TYPES[sensor.quota_type]
     unit, size = rate_unit(quota_type, sensor.bound or line.observed)
     if sensor.bound is None:
-        used, rate = "", f"{line.observed / size:.1f} {unit}, no quota"
+        used, rate = "", f"{line.observed / size:.1f} {unit}, {'exempt' if sensor.mode == 'exempt' else 'no bound'}"
     else:
         used, rate = _used_text(line.used), f"{line.observed / size:.1f} of {sensor.bound / size:.1f} {unit}"
     largest = sorted(line.by_broker.items(), key=lambda one: -one[1])
     brokers = [f"{name or '?'}: {amount / size:.1f}" for name, amount in largest[:_MOST_BROKERS]]
     brokers += [f"and {len(largest) - _MOST_BROKERS} more"] if len(largest) > _MOST_BROKERS else []
     who = f"{sensor.user or '*'}/{sensor.client_id or '*'}"
-    return {
-        **{"client": who, "type": quota_type.partition("_")[0], "used": used},
-        **{"rate": rate, "brokers": ", ".join(brokers)},
-    }
+    shown = {"client": who, "type": quota_type.partition("_")[0], "used": used, "rate": rate}
+    return shown | (
+        {"held": _held_text(line, progress.now_ms)} if progress.is_of_job else {"brokers": ", ".join(brokers)}
+    )
+
+
+def _held_text(line: "Line", now_ms: int) -> str:
+    """Who holds clients of a sensor, and for how long: kquota, its brokers, or both."""
+    from pipeline.tables.rates import broker_hold_text
+
+    if line.sensor.mode == "shadow":
+        return "shadow mode"
+    left_ms = (line.held_until_ms or 0) - now_ms
+    by_kquota = f"by kquota, {age_text(left_ms)} more" if left_ms > 0 else None
+    by_brokers = broker_hold_text(round((line.broker_held_share or 0) * 60))
+    return "; ".join(filter(None, [by_kquota, by_brokers]))
 
 
 def _used_text(used: float) -> str:
@@ -384,14 +469,16 @@ HEADINGS: Final = {
     "over_quota": "More than its quota, because it holds per broker",
     "would_be_held": "Would be throttled, if the quota held for the cluster",
     "too_small": "A bound too small to work with",
-    "no_quota": "No quota",
+    "no_quota": "No bound for a quota type that it uses",
 }
 NONE_FOUND: Final = {
     "over_quota": "No client got more than its quota.",
     "would_be_held": "No client would be throttled.",
     "too_small": "No bound is too small for what its clients send.",
-    "no_quota": "Every client has a quota.",
+    "no_quota": "Every client has a bound for each quota type that it uses.",
 }
+_BY_JOB: Final = ("over_quota", "would_be_held")
+"""What a job decides, where one manages the cluster."""
 
 
 def readable(findings: "Findings", name: str) -> list[dict[str, Any]]:
@@ -414,13 +501,20 @@ def _readable_finding(name: str, one: Any) -> dict[str, Any]:
     return who | figure | {"suggested": rate(one.suggested), "why": one.reason}
 
 
-def next_steps(bootstrap_servers: str) -> list[tuple[str, str]]:
-    """What each of three commands does, and the command, as it can be pasted."""
+def next_steps(
+    bootstrap_servers: str, managed: "Managed | None" = None, is_of_job: bool = False
+) -> list[tuple[str, str]]:
+    """What each of some commands does, and the command, as it can be pasted. `is_of_job`: the job runs."""
     address = "--bootstrap-server", bootstrap_servers
 
     def of_cluster(*words: str) -> str:
         return command_text(*words, *address, about="cluster")
 
+    if managed is not None:
+        held = ("who is held now, and why", command_text("throttles", "list"))
+        if not is_of_job:
+            held = ("the job has stored no rates in the last 30 s: what is wrong with it", command_text("status"))
+        return [held, ("each bound with the rate under it", command_text("quotas", "describe", "-o", "wide"))]
     imports = of_cluster("quotas", "import")
     return [
         ("these quotas as a table in this folder", f"{command_text('tables', 'create')} && {imports}"),
@@ -429,7 +523,13 @@ def next_steps(bootstrap_servers: str) -> list[tuple[str, str]]:
     ]
 
 
-def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: str) -> None:
+def _print_summary(
+    findings: "Findings",
+    progress: Progress,
+    managed: "Managed | None",
+    bootstrap_servers: str,
+    following: Sequence[tuple[str, str]],
+) -> None:
     say(f"observed {age_text(findings.seconds * 1000)}, {findings.clients} clients")
     for state in progress.states:
         if state.notice:
@@ -440,18 +540,26 @@ def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: 
             "the brokers show no quota sensors. If their exporter has rules for them (docs/meter.md#scrapes), then no "
             f"client has a quota, and brokers measure no other. Fix: {enable}"
         )
+    if managed and managed.foreign:
+        dry_run = command_text("quotas", "import", "--dry-run", "--bootstrap-server", bootstrap_servers)
+        foreign = f"on the brokers, and neither in the quota table nor written by kquota: {len(managed.foreign)} values"
+        say(f"{foreign}. See: {dry_run}")
     for name, heading in HEADINGS.items():
+        if managed and name in _BY_JOB:
+            continue
         rows = readable(findings, name)
         say("", heading if rows else NONE_FOUND[name])
         print_rows(rows[:_SUMMARY_ROWS], "table", _FINDINGS)
         if len(rows) > _SUMMARY_ROWS:
             say(f"and {len(rows) - _SUMMARY_ROWS} more: see -o json")
     say("", f"Not known: {'; '.join(findings.not_known)}.", "", "What next:")
-    for what, command in next_steps(bootstrap_servers):
+    for what, command in following:
         say(f"  # {what}", f"  {command}")
 
 
-def _document(findings: "Findings", progress: Progress, bootstrap_servers: str) -> dict[str, Any]:
+def _document(
+    findings: "Findings", progress: Progress, bootstrap_servers: str, following: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
     states = {state.name: state.notice or "answers" for state in progress.states}
-    following = [command for _, command in next_steps(bootstrap_servers)]
-    return {"cluster": bootstrap_servers, "sources": states, **findings.to_document(), "next": following}
+    about = {"cluster": bootstrap_servers, "sources": states, "quotas": progress.quotas}
+    return {**about, **findings.to_document(), "next": [command for _, command in following]}

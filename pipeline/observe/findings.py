@@ -3,7 +3,9 @@
 * Who gets more than its quota, because each broker gives it once: the minute in which all brokers together gave most.
 * Who would be throttled if the quota held for the cluster, and for which share of the time.
 * Whose bound is below one of its requests, or makes it wait longer than its request time-out at once.
-* Who has no quota, and which one would fit.
+* Who has no bound for a quota type, and which one would fit.
+
+The first two are not for a cluster that a job of kquota manages: the job decides it there, and its tables have it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,7 +127,7 @@ class TooSmall:
 
 @dataclass(frozen=True, slots=True)
 class NoQuota:
-    """What a client without any quota used of one type.
+    """What a client used of a quota type for which it has no bound, and is not exempt.
 
     Attributes:
         p99: The 99th percentile of the rate per minute, over the minutes in which it was used.
@@ -175,16 +177,18 @@ class Findings:
         return {"seconds": self.seconds, "clients": self.clients, **found, "not_known": list(self.not_known)}
 
 
-def findings_of(figures: Figures) -> Findings:
-    """All findings of an observation."""
+def findings_of(figures: Figures, *, is_managed: bool = False) -> Findings:
+    """All findings of an observation. `is_managed`: a job of kquota decides who is over its quota, and held."""
+    over_quota = [] if is_managed else _over_quota(figures)
+    would_be_held = [] if is_managed else _would_be_held(figures)
     return Findings(
         seconds=figures.seconds,
         clients=len(figures.clients),
-        over_quota=sorted(_over_quota(figures), key=lambda one: (-one.times, one.user, one.client_id)),
-        would_be_held=sorted(_would_be_held(figures), key=lambda one: (-one.held_seconds, one.user, one.client_id)),
+        over_quota=sorted(over_quota, key=lambda one: (-one.times, one.user, one.client_id)),
+        would_be_held=sorted(would_be_held, key=lambda one: (-one.held_seconds, one.user, one.client_id)),
         too_small=sorted(_too_small(figures), key=lambda one: (one.bound / one.suggested, one.user, one.client_id)),
         no_quota=sorted(_no_quota(figures), key=lambda one: (one.quota_type == QUOTA_TYPES[REQUEST], -one.p99)),
-        not_known=list(_not_known(figures)),
+        not_known=list(_not_known(figures, is_managed)),
     )
 
 
@@ -269,9 +273,9 @@ def _no_quota(figures: Figures) -> Iterator[NoQuota]:
     lengths = np.maximum(figures.minute_seconds(), 1)
     rows = figures.minutes
     client, minute = rows["client"].to_numpy(), rows["minute"].to_numpy()
-    bounds = zip(*figures.sensors, strict=True)
-    unbounded = [at for at, sensors in enumerate(bounds) if all(one.bound is None for one in sensors)]
     for quota_type, measure in enumerate(MEASURES):
+        of_type = figures.sensors[quota_type]
+        unbounded = [at for at, one in enumerate(of_type) if one.bound is None and one.mode != "exempt"]
         sums = np.zeros((len(figures.clients), len(lengths)), np.int64)
         np.add.at(sums, (client, minute), rows[measure].to_numpy())
         for at in unbounded:
@@ -285,7 +289,9 @@ def _no_quota(figures: Figures) -> Iterator[NoQuota]:
                 yield NoQuota(*figures.clients[at], name, p99, float(rates.max()), len(used), suggested)
 
 
-def _not_known(figures: Figures) -> Iterator[str]:
+def _not_known(figures: Figures, is_managed: bool) -> Iterator[str]:
+    if is_managed:
+        yield "who is over its quota, and held, is not found here: the job decides it"
     if figures.seconds < 60 * MINUTE_SECONDS:
         yield f"only {age_text(figures.seconds * 1000)} were observed: clients of other hours are not in it"
     if not figures.is_exact:

@@ -1,4 +1,4 @@
-"""What clients use under the quotas of their brokers: rates, sums by minute, and the engine in shadow. Pure.
+"""What clients use under the quotas in force: rates, sums by minute, and the engine in shadow. Pure.
 
 Usage comes in as rows, and time as `now_ms`. Sums stay integers until a rate is taken. A second is decided when it is
 complete; what comes later is in the sums, and in the engine as of the next second.
@@ -54,8 +54,9 @@ class Sensor(NamedTuple):
     """What a quota of one type bounds: the user and client-id that are its tags, "" for what is not.
 
     Attributes:
-        level: 1 to 8; 0 without a quota: then both names are those of the client.
+        level: 1 to 8, 9 of a tenant; 0 without a quota: then both names are those of the client.
         bound: T per second; None without one, or with one that only makes brokers measure.
+        mode: `enforce`, `shadow` or `exempt`; None without a quota.
     """
 
     quota_type: int
@@ -63,6 +64,7 @@ class Sensor(NamedTuple):
     client_id: str
     level: int
     bound: float | None
+    mode: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,15 @@ class Line:
     """The present rate of a sensor.
 
     Attributes:
-        by_broker: Broker-id -> rate per second.
+        by_broker: Broker-id -> rate per second; "" = all brokers together.
+        held_until_ms: Until when kquota holds clients of it; None = it does not, or that is not known.
+        broker_held_share: For which part of the last minute brokers themselves held one; None likewise.
     """
 
     sensor: Sensor
     by_broker: Mapping[str, float]
+    held_until_ms: int | None = None
+    broker_held_share: float | None = None
 
     @property
     def observed(self) -> float:
@@ -85,6 +91,11 @@ class Line:
     def used(self) -> float:
         """The rate over all brokers, divided by the bound; 0 without a bound."""
         return self.observed / self.sensor.bound if self.sensor.bound else 0.0
+
+    @property
+    def place(self) -> tuple[float, int, float]:
+        """What lines are sorted by: the most used bound first, then the largest rates without a bound."""
+        return -self.used, self.sensor.quota_type, -self.observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +143,7 @@ class Observation:
     """Takes in usage, and gives figures at any time. One caller at a time.
 
     Args:
-        quotas: Those that the brokers enforce.
+        quotas: Those in force.
         lag_ms: A second is complete so long after its end.
         is_exact: As of `Figures`.
     """
@@ -212,7 +223,7 @@ class Observation:
             self._fold()
 
     def lines(self, now_ms: int) -> list[Line]:
-        """The present rates, the most used bound first, then the largest rates without a bound.
+        """The present rates, in the order of `Line.place`.
 
         Of each broker its newest `RATE_SECONDS` seconds count, or as many as there are since it was first seen.
         """
@@ -237,7 +248,7 @@ class Observation:
                 by_broker = rates.setdefault(of_type[at], {})
                 by_broker[names[by]] = by_broker.get(names[by], 0.0) + rate
         lines = [Line(sensor, by_broker) for sensor, by_broker in rates.items()]
-        return sorted(lines, key=lambda line: (-line.used, line.sensor.quota_type, -line.observed))
+        return sorted(lines, key=lambda line: line.place)
 
     def figures(self) -> Figures:
         """What was observed in all complete seconds."""
@@ -346,7 +357,8 @@ def _sensor(quota_type: int, row: Mapping[str, Any]) -> Sensor:
     if level is None:
         return Sensor(quota_type, row["user"], row["client_id"], 0, None)
     is_bound = bound is not None and bound < UNREACHABLE[quota_type]
-    return Sensor(quota_type, row["sensor_user"], row["sensor_client_id"], level, bound if is_bound else None)
+    bound = bound if is_bound else None
+    return Sensor(quota_type, row["sensor_user"], row["sensor_client_id"], level, bound, row["mode"])
 
 
 def _empty(keys: Sequence[str]) -> pa.Table:

@@ -1,10 +1,11 @@
-"""Where an observation gets usage from: metrics pages or the usage topic. Only reads.
+"""Where an observation gets usage from: metrics pages or the usage topic; and quotas, where a job of kquota runs.
 
-Both sources give what the job would read: scrapes go through the meter of `kquota meter prometheus`, whose topic is
-memory here, and messages through the job's reader.
+It only reads. Both sources of usage give what the job would read: scrapes go through the meter of `kquota meter
+prometheus`, whose topic is memory here, and messages through the job's reader.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -15,11 +16,21 @@ from pipeline.clock import Clock
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, topic_missing
 from pipeline.cluster.transactions import Mark
+from pipeline.errors import Refused, TableMissing
 from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ExporterSource, ScrapeMeter
 from pipeline.meter.usage_topic import Message, UsagePublisher
-from pipeline.observe.observation import SECOND_MS
+from pipeline.observe.observation import SECOND_MS, Line, Sensor
 from pipeline.stream.usage_columns import USAGE_SCHEMA, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
+from pipeline.tables.broker_quotas import NAME, state_of
+from pipeline.tables.port import table_uri
+from pipeline.tables.queries import Row, StoredTable, newest_batch_under
+from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.table import QuotaTable
+from pipeline.tables.rates import read_rates
+from quota.broker_levels.entries import EntryKey, is_metering
+from quota.entity import QUOTA_TYPES
+from quota.snapshot import QuotaSnapshot
 
 _POLL_MS: Final = 50
 _QUIET_MS: Final = 15_000
@@ -209,3 +220,74 @@ class TopicSource:
 
 Source = ScrapedSource | TopicSource
 """Gives usage. One caller at a time."""
+
+
+# What the tables say, of a cluster that a job of kquota manages.
+
+
+class Managed(NamedTuple):
+    """What the tables of the job that manages a cluster say.
+
+    Attributes:
+        quotas: Those in force, with the tenants.
+        foreign: The values on the brokers that are neither in the quota table nor written by kquota.
+    """
+
+    root: str
+    quotas: QuotaSnapshot
+    foreign: Sequence[EntryKey]
+
+
+def managed_by(table: QuotaTable, cluster: str, held: Mapping[EntryKey, float]) -> Managed:
+    """What a quota table and those next to it say.
+
+    Args:
+        cluster: Its name in the tables.
+        held: What its brokers hold.
+
+    Raises:
+        Refused: The job that writes these tables is another cluster's.
+    """
+    quotas, root = QuotaSource(table).pin(), table.root
+    with suppress(TableMissing):
+        batch = newest_batch_under(root)
+        if batch is not None and batch["cluster"] != cluster:
+            message = f"the tables under {root} are of the cluster {batch['cluster']}, and this one is {cluster}"
+            raise Refused(message, "give --tables the root of this cluster's tables")
+    ours = {
+        EntryKey(quota.user, quota.client_id, name)
+        for quota in quotas.quotas
+        for name, bound in zip(QUOTA_TYPES, quota.bounds, strict=True)
+        if bound is not None
+    }
+    with suppress(TableMissing):
+        owned, undecided = state_of(StoredTable(table_uri(root, NAME)), cluster)
+        ours |= {*owned, *(change.key for change in undecided)}
+    return Managed(root, quotas, [key for key in held if key not in ours and not is_metering(key, held[key])])
+
+
+_FRESH_MS: Final = 30_000
+"""A job replaces its rates each second or two, in a store each ten."""
+_LINES: Final = (
+    'SELECT broker_id, "user", client_id, quota_type, observed, bound, level, sensor_user, sensor_client_id, mode, '
+    "held_until_ms, broker_held_share FROM source WHERE clients IS NOT NULL OR level IS NULL"
+)
+
+
+def lines_of_job(root: str, now_ms: int) -> list[Line] | None:
+    """How near every sensor is to its bound, and who is held, as the job sees it: what page and metrics have, too.
+
+    In the order of `Line.place`. None if the job has stored no rates in the last 30 s.
+    """
+    with suppress(TableMissing):
+        as_of_ms, rows = read_rates(root, lambda rates: (rates.as_of_ms, rates.rows(_LINES)))
+        if as_of_ms > now_ms - _FRESH_MS:
+            return sorted(map(_line_of, rows), key=lambda line: line.place)
+    return None
+
+
+def _line_of(row: Row) -> Line:
+    of_whom = "" if row["level"] is None else "sensor_"
+    user, client_id, of_type = row[f"{of_whom}user"], row[f"{of_whom}client_id"], QUOTA_TYPES.index(row["quota_type"])
+    sensor = Sensor(of_type, user, client_id, row["level"] or 0, row["bound"], row["mode"])
+    return Line(sensor, {row["broker_id"]: row["observed"]}, row["held_until_ms"], row["broker_held_share"])

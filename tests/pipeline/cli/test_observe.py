@@ -2,9 +2,10 @@
 
 import pytest
 
-from pipeline.cli.meter import Progress, print_view
+from pipeline.cli.meter import Progress, next_steps, print_view
 from pipeline.observe.observation import Line, Sensor
-from pipeline.observe.sources import SourceState
+from pipeline.observe.sources import Managed, SourceState
+from quota.snapshot import QuotaSnapshot
 from tests.pipeline.cli.running import kquota
 
 PROGRESS = Progress(
@@ -12,12 +13,13 @@ PROGRESS = Progress(
     observed_ms=42_000,
     span_ms=600_000,
     states=[SourceState("broker 1", ""), SourceState("broker 2 at http://b:1/m", "no answer within 10 s")],
-    quotas=4,
+    quotas="4 native quotas",
     has_no_sensors=False,
 )
 ALICE = Line(Sensor(0, "alice", "", 3, 1e6), {"1": 9e5, "2": 9e5})
 BOB = Line(Sensor(1, "bob", "ui", 1, 1e6), {"1": 850_000.0})
 CAROL = Line(Sensor(2, "carol", "x", 0, None), {"1": 12.0})
+NOW_MS = PROGRESS.now_ms
 
 
 def shown(capsys: pytest.CaptureFixture[str], *lines: Line, progress: Progress = PROGRESS) -> list[str]:
@@ -51,7 +53,7 @@ def test_the_view_has_progress_trouble_and_the_most_critical_clients(
     assert trouble == "broker 2 at http://b:1/m: no answer within 10 s"
     assert " ".join(alice.split()) == "alice/* producer 180 % 1.8 of 1.0 MB/s 1: 0.9, 2: 0.9"
     assert " ".join(bob.split()) == "bob/ui consumer 85 % 0.8 of 1.0 MB/s 1: 0.8"
-    assert carol.split() == ["carol/x", "request", "12.0", "%,", "no", "quota", "1:", "12.0"]
+    assert carol.split() == ["carol/x", "request", "12.0", "%,", "no", "bound", "1:", "12.0"]
     found = shown(capsys, *(Line(Sensor(0, f"u{number}\x1b[2J", "", 3, 1e6), {"1\n": 1.0}) for number in range(30)))
     assert all(text.isprintable() for text in found), "names of clients cannot move the cursor"
     assert found[-2] == "and 20 more, further from their bounds"
@@ -59,3 +61,32 @@ def test_the_view_has_progress_trouble_and_the_most_critical_clients(
     _, told, *_, nobody, _ = shown(capsys, progress=unread)
     assert told == "broker 1: some of its quota lines cannot be read: x{a}: why"
     assert nobody == "no client has used anything yet"
+
+
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        (Line(Sensor(0, "alice", "", 3, 1e6, "enforce"), {"": 1e6}, NOW_MS + 4_000), "by kquota, 4 s more"),
+        (
+            Line(Sensor(0, "alice", "", 3, 1e6, "enforce"), {"": 1e6}, NOW_MS + 4_000, 0.5),
+            "by kquota, 4 s more; its brokers held it up to 30 s of the last minute",
+        ),
+        (Line(Sensor(0, "alice", "", 3, 1e6, "enforce"), {"": 1e6}, NOW_MS - 1), ""),
+        (Line(Sensor(0, "alice", "", 3, 1e6, "shadow"), {"": 1e6}, None, 0.5), "shadow mode"),
+    ],
+)
+def test_with_the_rates_of_a_job_the_view_says_who_holds_a_client(
+    line: Line, held: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    _, _, heading, found, _ = shown(capsys, line, progress=PROGRESS._replace(is_of_job=True))
+    assert heading.split() == ["client", "type", "used", "rate", "held"]
+    assert " ".join(found.split()) == f"alice/* producer 100 % 1.0 of 1.0 MB/s {held}".rstrip()
+
+
+def test_a_managed_cluster_gets_no_command_that_changes_it() -> None:
+    managed = Managed("tables", QuotaSnapshot(7, ()), ())
+    for is_of_job, first in ((True, "throttles list"), (False, "status")):
+        commands = [command for _, command in next_steps("b:9092", managed, is_of_job)]
+        assert [first in commands[0], "describe -o wide" in commands[1], len(commands)] == [True, True, 2]
+    assert "mode shadow" in str(next_steps("b:9092"))

@@ -19,8 +19,12 @@ from pipeline.dashboard.reader import Feed, TablesReader
 from pipeline.dashboard.views import Answers, Query
 from pipeline.failpoints import FAILPOINTS
 from pipeline.job.status import job_lock, signs_of
+from pipeline.observe.observation import Line
+from pipeline.observe.sources import lines_of_job
 from pipeline.settings.model import load_settings
+from pipeline.tables.rates import broker_hold_text
 from pipeline.tables.throttles import Held
+from quota.entity import QUOTA_TYPES
 from schemas.throttle_record import Target
 from tests.faults.hand_job import Load
 from tests.pipeline.cli.running import kquota
@@ -129,6 +133,9 @@ class Life:
         throttled = sum(row["throttled"] for row in self.page("clients")["clients"])
         yield "page clients", (("clients that are held",), throttled)
         yield from (("page quotas", fact) for fact in _of_quotas(self.page("quotas", limit=1_000)))
+        now_ms = self.job.clock.wall_ms
+        lines = lines_of_job(self._settings.tables.root, now_ms)
+        yield from (("observe", fact) for fact in _of_lines(lines or [], now_ms))
         for client in asked:
             yield "list", (("until", client), held.until_ms(*client))
             by_brokers = [row["held_by_brokers"] for row in every if (row["user"], row["client_id"]) == client]
@@ -163,6 +170,23 @@ def _of_list(rows: list[dict[str, Any]]) -> Iterator[Fact]:
     yield ("held",), Held(rows).counts
     yield ("next end",), min((row["throttled_until_ms"] for row in rows), default=None)
     yield from (fact for row in rows for fact in _of_record(row))
+    for row in rows:
+        sensor = row["quota_type"], row["user"], row["client_id"] or ""
+        yield ("until of the sensor", *sensor), row["throttled_until_ms"]
+
+
+def _of_lines(lines: list[Line], now_ms: int) -> Iterator[Fact]:
+    for line in lines:
+        if line.sensor.level:
+            who = QUOTA_TYPES[line.sensor.quota_type], line.sensor.user, line.sensor.client_id, line.sensor.mode
+            yield ("O", *who), line.observed
+            yield ("T of the sensor", *who), line.sensor.bound
+            yield ("used", *who), line.used
+            if line.sensor.user and line.sensor.client_id:
+                held_seconds = round((line.broker_held_share or 0) * 60)
+                yield ("by brokers", line.sensor[1:3]), broker_hold_text(held_seconds)
+            if line.held_until_ms is not None and line.held_until_ms > now_ms:
+                yield ("until of the sensor", *who[:3]), line.held_until_ms
 
 
 def _of_record(row: dict[str, Any]) -> Iterator[Fact]:

@@ -148,6 +148,26 @@ def test_a_client_without_a_quota_gets_a_suggestion_from_its_minutes() -> None:
     assert (found.over_quota, found.would_be_held, found.too_small) == ([], [], [])
 
 
+def test_a_bound_is_missed_for_each_quota_type_by_itself_and_not_by_who_is_exempt() -> None:
+    snapshot = quotas(quota_row("alice", producer_byte_rate=4.0 * BOUND), quota_row("vip", mode="exempt"))
+    used = {"produced_bytes": TENTH, "fetched_bytes": 2 * TENTH}
+    found = observed(snapshot, {("1", user, "etl"): used for user in ("alice", "vip")})
+    assert [(one.user, one.quota_type, one.p99) for one in found.no_quota] == [
+        ("alice", "consumer_byte_rate", 2 * TENTH)
+    ]
+
+
+def test_who_is_over_quota_and_held_is_left_to_the_job_that_manages_the_cluster() -> None:
+    seen = observation(ALICE)
+    send(seen, {**produced(42 * BOUND, "1", "2"), **produced(TENTH, "1", user="carol")}, 0, 70)
+    by_job, own = (findings_of(seen.figures(), is_managed=one) for one in (True, False))
+    assert [by_job.over_quota, by_job.would_be_held] == [[], []]
+    assert own.over_quota
+    assert own.would_be_held
+    assert (by_job.too_small, by_job.no_quota) == (own.too_small, own.no_quota)
+    assert [one for one in by_job.not_known if "the job decides it" in one]
+
+
 @pytest.mark.parametrize("bound", [UNREACHABLE[0], 1e15])
 def test_a_bound_that_only_makes_brokers_measure_is_no_quota(bound: float) -> None:
     metering = quotas(quota_row("<default>", "<default>", producer_byte_rate=bound))

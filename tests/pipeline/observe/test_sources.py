@@ -1,9 +1,10 @@
-"""Usage of metrics pages (real connections, a clock that is moved by hand) and of the usage topic (a real broker)."""
+"""Usage of metrics pages (real connections) and of the usage topic (a real broker); quotas of a job's tables."""
 
 import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +18,16 @@ from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import PipelineError
 from pipeline.meter.scrape_meter import ExporterSource
 from pipeline.observe.observation import Observation
-from pipeline.observe.sources import ScrapedSource, SourceState, TopicSource
+from pipeline.observe.sources import ScrapedSource, SourceState, TopicSource, lines_of_job, managed_by
+from pipeline.tables.broker_quotas import APPLIED, BrokerQuotasTable
+from pipeline.tables.layout import TABLES, create_missing
+from pipeline.tables.quotas.table import QuotaTable, local_audit
+from quota.broker_levels.entries import METERED, EntryKey
 from tests.fakes.clock import ManualClock
+from tests.pipeline.dashboard.shop import quota
 from tests.pipeline.meter.metric_pages import Exporter, exporter, page
 from tests.pipeline.observe.test_findings import ALICE, BOUND
+from tests.pipeline.tables.test_broker_quotas import change
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 RATE = BOUND * 9 // 10
@@ -134,3 +141,20 @@ def test_events_of_a_moment_ago_and_of_now_are_read_and_junk_is_left_out(broker:
             troubles = {state.name: state.trouble for state in source.states()}
             assert troubles == {"broker 1": "", "broker 2": f"no usage on {topic} yet", "broker without an id": ""}
             assert source.is_exact
+
+
+def test_a_sync_s_levels_and_metering_are_told_apart_from_quotas_of_others(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    create_missing(root, [TABLES[name] for name in ("quotas", "broker_quotas", "batches")])
+    QuotaTable(root).commit(lambda _: [quota("alice", "", producer_byte_rate=4e6)], local_audit("test"))
+    written = BrokerQuotasTable(root, "here")
+    written.take_over()
+    written.append([(change("gone"), APPLIED), (change("alice"), APPLIED)], at_ms=1)
+    gone, alice = (change(user).key for user in ("gone", "alice"))
+    metering, foreign = (EntryKey(user, "", "consumer_byte_rate") for user in ("<default>", "bob"))
+    held = {gone: 5.0, alice: 5.0, metering: METERED, foreign: 7e6}
+    found = managed_by(QuotaTable(root), "here", held)
+    assert [(one.user, one.bounds) for one in found.quotas.quotas] == [("alice", (4e6, None, None))]
+    assert found.foreign == [foreign]
+    assert managed_by(QuotaTable(root), "elsewhere", held).foreign == [gone, foreign], "another cluster's sync wrote it"
+    assert lines_of_job(root, 0) is None, "there are no rates"
