@@ -9,9 +9,12 @@ the median of the rounds, after two batches that fill the engine.
 
     record        a batch in which no entity is above its quota; every fourth one begins a new sample window
     5 % violated  a batch with every twentieth entity above all three quotas
+    in tenants    as record, with every hundred entities in a tenant that lends, none of them at its bound
+    10 000 of it  the same with usage of 10 000 entities alone
     NumPy sum     only the sums: three bincounts of rows that come with the number of their entity; no rates, no quotas
 """
 
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Final
@@ -24,6 +27,7 @@ from bench.machine import arguments, cpu_spent
 from bench.pages import row, table
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import Tenant, read_tenants
 
 START_MS: Final = 1_795_000_000_000
 TRIGGER_MS: Final = 250
@@ -69,12 +73,22 @@ def group_sum(batch: pa.Table, entity: Int64s) -> None:
         np.bincount(entity, used)
 
 
+def tenants_of(entities: int) -> tuple[Tenant, ...]:
+    """A tenant for every hundred users of a load. Its bound is half of what their own bounds are together."""
+    bounds = {"producer_byte_rate": 5e7, "consumer_byte_rate": 5e7, "request_percentage": 2_500.0, "lend": True}
+    return read_tenants(
+        [{"tenant": f"t{at}", "user_patterns": [f"user-{at:05d}*"], **bounds} for at in range(entities // 100)], 0
+    )
+
+
 def measure(entities: int, rounds: int) -> list[float]:
-    """The median milliseconds of record, with violations, and the sum alone."""
+    """The median milliseconds of record, with violations, with tenants, a part of that, and the sum alone."""
     load, spent = Load(entities), list[list[float]]()
-    calm, hot = (QuotaEngine(sample_window_ms=WINDOW_MS) for _ in range(2))
+    calm, hot, shared = (QuotaEngine(sample_window_ms=WINDOW_MS) for _ in range(3))
+    quotas = QuotaSnapshot.from_rows([QUOTA], version=1)
     for engine in (calm, hot):
-        engine.load_quotas(QuotaSnapshot.from_rows([QUOTA], version=1))
+        engine.load_quotas(quotas)
+    shared.load_quotas(replace(quotas, tenants=tenants_of(entities), tenants_version=1))
     for turn in range(rounds + 2):
         at_ms = START_MS + turn * TRIGGER_MS
         batch, order = load.batch(at_ms, violated=0.0)
@@ -82,6 +96,8 @@ def measure(entities: int, rounds: int) -> list[float]:
         calls = (
             partial(calm.record, batch, at_ms),
             partial(hot.record, violated, at_ms),
+            partial(shared.record, batch, at_ms),
+            partial(shared.record, batch.slice(0, 10_000), at_ms),
             partial(group_sum, batch, order),
         )
         spent.append([1_000 * cpu_spent(call) for call in calls])
@@ -91,7 +107,7 @@ def measure(entities: int, rounds: int) -> list[float]:
 def main() -> None:
     asked = arguments(__doc__, entities=list(TARGETS_MS), rounds=9)
     print(f"milliseconds of CPU; median of {asked.rounds} rounds\n")
-    print(table(["entities", "record", "target", "5 % violated", "NumPy sum"]))
+    print(table(["entities", "record", "target", "5 % violated", "in tenants", "10 000 of it", "NumPy sum"]))
     for entities in asked.entities:
         record, *others = (f"{ms:.2f}" for ms in measure(entities, asked.rounds))
         print(row([f"{entities:,}", record, str(TARGETS_MS.get(entities, "")), *others]), flush=True)
