@@ -127,11 +127,6 @@ def probed_paths(program: str) -> set[str]:
     return {path for one in programs() if one.name == program for _, path in one.probed}
 
 
-def test_a_gate_without_a_broker_is_healthy() -> None:
-    with serving("gate", "--listen", "127.0.0.1:0", "--bootstrap-server", "127.0.0.1:1") as address:
-        assert {asked(f"{address}{path}") for path in probed_paths("gate")} == {(0, "")}
-
-
 def test_a_dashboard_is_alive_before_there_are_tables_and_ready_when_they_are(tmp_path: Path) -> None:
     assert probed_paths("dashboard") == {"/healthz", "/readyz"}
     with serving("dashboard", "--port", "0", "--tables", str(tmp_path / "tables")) as address:

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quota import current_rates as module
@@ -91,6 +91,7 @@ BATCHES = st.lists(
 
 
 @given(quotas=QUOTAS, batches=BATCHES, scope=st.sampled_from(["cluster", "broker"]))
+@settings(max_examples=60)
 def test_every_rate_is_the_engines_and_what_a_client_uses_is_summed_by_the_windows_of_its_sensor(
     quotas: list[Row], batches: list[tuple[int, list[Any]]], scope: Scope
 ) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -76,21 +75,6 @@ def test_a_writer_that_has_rested_looks_again(
     clean_log(job.uri)
     with pytest.raises(Conflict):
         job.append(dead_letters(), {"q1": 2}, {})
-
-
-def test_an_append_that_another_commit_came_before_is_made_again(
-    job: DeltaRsWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit = job._committed
-
-    def lose(*given: Any) -> bool:
-        monkeypatch.undo()
-        set_property(job.uri, "theirs")
-        return commit(*given)
-
-    monkeypatch.setattr(job, "_committed", lose)
-    assert job.append(dead_letters(), {"q1": 0}, {})
-    assert job.read().num_rows == 1
 
 
 @pytest.mark.parametrize("other_commits", [0, 1, 60])

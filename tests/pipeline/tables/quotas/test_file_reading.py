@@ -144,21 +144,6 @@ def test_every_mistake_of_a_tenant_is_reported_with_its_place(text: str, mistake
     assert [one[: len(told)] for one, told in zip(found, mistakes, strict=True)] == mistakes
 
 
-@pytest.mark.parametrize(
-    ("text", "rows"),
-    [
-        ("quotas: [{user: 1}]", ["quota"]),
-        ("--- {kind: Tenant, name: a}", ["tenant"]),
-        ("quotas: [{user: 1}]\n--- {kind: Tenant, tenant: a}", ["quota", "tenant"]),
-    ],
-)
-def test_the_fix_of_a_file_says_how_its_kinds_of_rows_are_written(text: str, rows: list[str]) -> None:
-    with pytest.raises(QuotaFileRefused) as refused:
-        from_text(text, "candidate.yaml")
-    assert refused.value.message.startswith(f"{' and '.join(f'{row}s' for row in rows)} of candidate.yaml are not")
-    assert [row for row in ("quota", "tenant") if f"; a {row} is written like" in refused.value.fix] == rows
-
-
 def test_a_bound_of_members_under_both_of_its_names_is_refused() -> None:
     both = "{kind: Tenant, tenant: a, member.producer_byte_rate: 1, member_producer_byte_rate: 2}"
     (mistake,) = mistakes_of(f"--- {both}")
