@@ -211,8 +211,7 @@ def test_another_scope_of_the_table_holds_from_the_next_period_on(tmp_path: Path
     assert 0.5 * MB <= setting.brokers.values[ALICE] < 0.6 * MB, "by the usage of the last seconds"
 
 
-@pytest.mark.parametrize("step_ms", STEPS_MS)
-def test_a_broker_that_is_being_restarted_still_counts(tmp_path: Path, step_ms: int) -> None:
+def test_a_broker_that_is_being_restarted_still_counts(tmp_path: Path) -> None:
     setting = Setting(str(tmp_path), scope="cluster")
     setting.edit(alice=MB)
     sync = setting.start()
@@ -222,7 +221,7 @@ def test_a_broker_that_is_being_restarted_still_counts(tmp_path: Path, step_ms: 
     level = setting.brokers.values[ALICE]
     assert level < MB
     setting.brokers.broker_ids = ("1",)
-    setting.clock.set_wall(setting.clock.wall_ms + step_ms)
+    setting.clock.set_wall(setting.clock.wall_ms + HOUR_MS)
     setting.pass_time(sync, 40)
     assert setting.brokers.values[ALICE] == level
     setting.pass_time(sync, 40)
@@ -242,7 +241,7 @@ def seconds_of_changes(setting: Setting, sync: BrokerQuotaSync, seconds: int, **
 
 @pytest.mark.parametrize(
     ("ahead_ms", "restarted", "time_epoch"),
-    [(HOUR_MS, False, 0), (HOUR_MS, True, 0), (-HOUR_MS, False, 0), (HOUR_MS, False, 1)],
+    [(HOUR_MS, False, 0), (HOUR_MS, True, 0), (HOUR_MS, False, 1)],
 )
 def test_levels_follow_the_use_though_the_host_was_ahead_and_in_a_new_time_epoch(
     tmp_path: Path, ahead_ms: int, restarted: bool, time_epoch: int
