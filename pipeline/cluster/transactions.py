@@ -63,7 +63,7 @@ class MarkedTransactions:
         self._options = {} if client_id is None else {"client_id": client_id}
         self._producer: Any = None
         self._mark: Mark | None = None
-        self._may_come_late = False
+        self._needs_new_producer = False
         self._marker_rights = marker_acls(identity, marker_topic)
         self._rights = (Acl("topic", topic, "Write"), *self._marker_rights)
 
@@ -89,17 +89,17 @@ class MarkedTransactions:
                 time.sleep(_RETRY_SECONDS)
 
     def commit(self, send: Callable[[Any], Sequence[Any]], mark: Mark) -> None:
-        """Send messages and move the mark, all or nothing. After any error: `open` again and compare marks.
+        """Send messages and move the mark, all or nothing. After another error than the first: `open`, compare marks.
 
         * `send`: Gets the `kafka.KafkaProducer`, sends, and returns the futures of all that it sent; perhaps none.
 
         Raises:
-            MessageTooLarge: nothing is sent.
+            MessageTooLarge: Nothing is sent. The next `commit` has a new producer, if no other writer has moved the mark.
             TransactionUndecided: The outcome is not known, or the transaction failed.
             TransactionFenced: Another writer has taken over, or this transaction was open for too long.
             ClusterUnreachable, PermissionMissing: Nothing is sent: a new producer was needed, as `open` has it.
         """
-        if self._may_come_late:
+        if self._needs_new_producer:
             self._replace_producer()
         producer = self._producer
         if producer is None:
@@ -117,7 +117,9 @@ class MarkedTransactions:
             failpoint("transaction.committed")
         except kafka_errors.KafkaError as exc:
             self.close()
-            raise self._failure(first_failure(exc)) from exc
+            failure = self._failure(first_failure(exc))
+            self._needs_new_producer = isinstance(failure, MessageTooLarge)
+            raise failure from exc
 
     def committed(self) -> Mark | None:
         """The mark, read without taking over; `ClusterUnreachable` without an answer, to be tried again.
@@ -156,7 +158,7 @@ class MarkedTransactions:
             batch_size=262_144,
             **self._options,
         )
-        self._may_come_late = False
+        self._needs_new_producer = False
         self._watch(self._producer._transaction_manager)
         self._producer.init_transactions()
         return self._committed()
@@ -173,7 +175,7 @@ class MarkedTransactions:
         transactions._enqueue_request = watch_and_enqueue
 
     def _send_again(self, reenqueue: Callable[[], None]) -> None:
-        self._may_come_late = True
+        self._needs_new_producer = True
         reenqueue()
 
     def _replace_producer(self) -> None:

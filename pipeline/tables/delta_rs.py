@@ -207,6 +207,7 @@ class DeltaRsWriter:
     def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
         if not rows.num_rows:
             return True
+        was_tried = False
         with self._lock:
             for _ in range(ATTEMPTS):
                 is_trusted = self._is_trusted()
@@ -214,7 +215,8 @@ class DeltaRsWriter:
                     table = self._handle if is_trusted else self._fresh()
                     epoch = port.checked_epoch(self.uri, self._epoch, self._version_on_handle(self._job))
                     if port.is_written(self.uri, versions, self._version_on_handle):
-                        return False
+                        return was_tried  # an attempt of ours was made although it failed: nobody else has our epoch
+                    was_tried = True
                     if self._committed(table, rows, {**versions, self._job: epoch}, metadata):
                         return True
                 except (port.TableUnreadable, port.TableUnwritable):

@@ -215,7 +215,7 @@ class TableWriter(TableReader, Protocol):
         """Record a new driver epoch by a commit without rows; `Conflict` if an equal or higher one is recorded."""
 
     def append(self, rows: "pa.Table", versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        """Append rows, with the versions and the metadata, in one commit. False if they were in the table already.
+        """Append rows, with the versions and the metadata, in one commit. False if they were in the table before.
 
         The first app id of `versions` guards the rows. If its recorded version is equal to the given one or higher, the
         rows were written before, and nothing happens. So an append can be repeated after a crash. Without rows there is

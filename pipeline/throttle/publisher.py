@@ -149,7 +149,7 @@ class ThrottleTopic(Protocol):
         * `rows`: Of `throttle_events`, in the order of their `publish_seq`; may be none, which only moves the marker.
 
         Raises:
-            MessageTooLarge: one of the records is larger than the topic takes; nothing is published, `open` again.
+            MessageTooLarge: one of the records is larger than the topic takes; nothing is published.
             TransactionUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
             TransactionFenced: the topic has been taken over, or this writer's transaction has timed out; `open` again
                 only if the tables still belong to this driver.
@@ -183,6 +183,7 @@ class Publisher:
         announce: Announce = lambda _records, _quota_version: None,
     ) -> None:
         self._job = job
+        self._identity = f"kquota-{job}"
         self._announce = announce
         self._cluster = cluster
         self._outbox = outbox
@@ -292,14 +293,15 @@ class Publisher:
         self._behind = True
         if not takes_topic:
             refuse_other_tables(self._job, self._topic.committed(), self._table_id)  # before their job is fenced
+        self._refuse_newer_driver()
         marker = self._topic.open()
         failpoint("start.fenced")
+        self._refuse_newer_driver()  # one that has begun since is fenced by us, and has to find all that we published
         if not takes_topic:
             refuse_other_tables(self._job, marker, self._table_id)
         if self._was_fenced:
             if marker is not None and marker.next_seq > self._next_seq:
-                identity = f"kquota-{self._job}"
-                raise TransactionFenced(identity)
+                raise TransactionFenced(self._identity)
             log.warning("no other writer has moved the marker: a transaction was open for too long, after a pause")
         missing = self._missing_from(marker, now)
         first_seq = missing["publish_seq"][0].as_py() if missing.num_rows else self._next_seq
@@ -313,6 +315,10 @@ class Publisher:
             detail = "the transaction with the stored records did not commit"
             raise TransactionUndecided(detail)
         self._failures = 0
+
+    def _refuse_newer_driver(self) -> None:
+        if self._outbox.is_fenced():
+            raise TransactionFenced(self._identity)
 
     def _missing_from(self, marker: Marker | None, now: Moment) -> pa.Table:
         since_ms = 0
@@ -357,8 +363,7 @@ class Publisher:
             self._most_records = _FEWEST_RECORDS
             # A pause longer than the transaction time-out looks the same as a second driver. A second driver has taken
             # our tables first; one with other tables has moved the marker, which shows when the topic is opened again.
-            if self._outbox.is_fenced():
-                raise
+            self._refuse_newer_driver()
             self._behind = self._was_fenced = True
             log.warning("%s; opening the topic again", exc.message)
         except (ClusterUnreachable, TransactionUndecided, PermissionMissing) as exc:
@@ -376,7 +381,6 @@ class Publisher:
         try:
             self._topic.publish(rows, marker)
         except MessageTooLarge as exc:
-            self._topic.open()
             if half := rows.num_rows // 2:
                 self._publish(rows.slice(0, half), next_seq)
                 self._publish(rows.slice(half), next_seq)

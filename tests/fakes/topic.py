@@ -60,7 +60,6 @@ class MemoryTopic:
         records = [stored_record(row) for row in rows.select(MESSAGE_COLUMNS).to_pylist()]
         sizes = (len(one.key) + len(one.value) for one in map(message, records))
         if any(size > self._broker.max_record_bytes for size in sizes):
-            self.close()
             raise MessageTooLarge(detail="a record that is too large")
         self._broker.job, self._broker.marker = self._job, marker
         self._broker.commit(records)

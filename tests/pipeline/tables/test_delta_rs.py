@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from pipeline.errors import Conflict, PipelineError, Refused
 from pipeline.stream.job_tables import DriverEpoch
@@ -75,6 +76,21 @@ def test_a_writer_that_has_rested_looks_again(
     clean_log(job.uri)
     with pytest.raises(Conflict):
         job.append(dead_letters(), {"q1": 2}, {})
+
+
+@pytest.mark.parametrize("failure", [OSError("no answer"), CommitFailedError("it is there")])
+def test_an_append_that_failed_and_was_made_all_the_same_counts_as_made(
+    failure: Exception, job: DeltaRsWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_and_fail(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        write_deltalake(*arguments, **options)
+        raise failure
+
+    monkeypatch.setattr(delta_rs, "write_deltalake", write_and_fail)
+    assert job.append(dead_letters(), {"q1": 0}, {})
+    assert not job.append(dead_letters(), {"q1": 0}, {})
+    assert job.read().num_rows == 1
 
 
 @pytest.mark.parametrize("other_commits", [0, 1, 60])

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import Moment
-from pipeline.errors import Conflict, PipelineError, TransactionFenced, TransactionUndecided
+from pipeline.errors import Conflict, MessageTooLarge, PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.throttle.publisher import Marker, Publisher
 from quota.replay import Evaluation
 from schemas.names import ClientKey
@@ -111,6 +112,37 @@ def test_a_fenced_publisher_stops_when_another_driver_has_the_tables(monkeypatch
     monkeypatch.setattr(outbox, "is_fenced", lambda: True)  # another driver has taken over since the append
     with pytest.raises(TransactionFenced, match="another writer has taken over"):
         write(first, violation())
+
+
+@pytest.mark.parametrize("answers", [[True], [False, True]], ids=["before it opens the topic", "meanwhile"])
+def test_a_publisher_that_is_behind_stops_when_another_driver_has_the_tables(
+    answers: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    first = started(outbox, broker)
+    broker.is_reachable = False
+    write(first, violation())
+    broker.is_reachable = True
+    monkeypatch.setattr(outbox, "is_fenced", iter(answers).__next__)
+    with pytest.raises(TransactionFenced):
+        first.catch_up(NOW)
+    assert sequences(broker) == []
+
+
+def test_a_record_that_is_too_large_repeats_none_when_another_driver_takes_over_at_it() -> None:
+    class Followed(MemoryTopic):
+        def publish(self, rows: pa.Table, marker: Marker) -> None:
+            try:
+                super().publish(rows, marker)
+            except MessageTooLarge:
+                started(outbox, broker)
+                raise
+
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    first = started(outbox, Followed(broker))
+    write(first, violation(), violation(ClientKey("", "x" * 600_000, "c")))
+    assert first.catch_up(NOW)
+    assert sequences(broker) == [0]
 
 
 def test_a_second_driver_with_a_copy_of_the_tables_ends_the_first_once_it_has_published() -> None:

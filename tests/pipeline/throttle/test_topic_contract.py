@@ -138,12 +138,18 @@ def test_a_record_that_is_too_large_publishes_nothing_of_its_transaction(new_top
     too_large = record(1, user="x" * 600_000)
     with pytest.raises(MessageTooLarge):
         topic.publish(rows_of(record(0), too_large, record(2)), marker=Marker(3))
-    with pytest.raises(TransactionUndecided):
-        topic.publish(rows_of(record(0)), marker=Marker(1))
-    assert (topic.open(), topic.end()) == (None, TopicEnd(-1, ""))
+    assert topic.end() == TopicEnd(-1, "")
     topic.publish(rows_of(record(0)), marker=Marker(1))
     assert topic.end().publish_seq == 0
+    with pytest.raises(MessageTooLarge):
+        topic.publish(rows_of(too_large), marker=Marker(2))
+    second = new_topic()
+    second.open()
+    second.publish(rows_of(), marker=Marker(2))
+    with pytest.raises(TransactionFenced):
+        topic.publish(rows_of(), marker=Marker(2))
     topic.close()
+    second.close()
 
 
 def test_a_writer_that_was_fenced_publishes_nothing_until_it_opens_again(new_topic: NewTopic) -> None:

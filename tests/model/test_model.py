@@ -1,0 +1,32 @@
+"""The model of the outbox keeps its properties, and misses each of its guards."""
+
+import pytest
+
+from tests.model.__main__ import PAGE, line_of
+from tests.model.guards import GUARDS
+from tests.model.search import explore
+from tests.mutations.defects import DEFECTS
+from tests.mutations.planting import Defect, Tree
+
+MOST_STEPS = 12
+
+
+def test_with_all_guards_no_state_breaks_a_property() -> None:
+    found = explore()
+    assert found[1:] == ("", ())
+    assert found.states > 100_000
+
+
+@pytest.mark.parametrize("name", list(GUARDS))
+def test_without_a_guard_a_short_way_breaks_a_property_and_the_page_has_it(name: str) -> None:
+    found = explore(name)
+    assert found.broken
+    assert len(found.way) <= MOST_STEPS
+    assert line_of(name, found) in PAGE.read_text(encoding="utf-8")
+
+
+def test_each_guard_is_in_the_code_and_its_planted_defect_is_there() -> None:
+    tree, sentences = Tree(), {defect.what for defect in DEFECTS}
+    for guard in GUARDS.values():
+        tree.planted(Defect("", guard.where, "lambda original, *a, **k: original(*a, **k)", ""))
+        assert guard.defect in {"", *sentences}
