@@ -433,7 +433,8 @@ class JobRun:
     def _poll_quotas(self) -> None:
         snapshot = self._quotas.poll()
         if snapshot is not None:
-            log.info("quotas v%d in force: %d entities", snapshot.version, len(snapshot.quotas))
+            counts = len(snapshot.quotas), len(snapshot.tenants)
+            log.info("quotas v%d, tenants v%d in force: %d entities, %d tenants", *snapshot.versions, *counts)
         self._purgatory.quotas_changed(self._quotas.pin())
 
     def _check_topics(self) -> None:

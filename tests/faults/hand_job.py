@@ -58,7 +58,7 @@ from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.faults.evidence import Evidence, Message, evidence_of
 from tests.faults.generator import OFFENDERS, RATES, Content
-from tests.faults.rig import rules_of
+from tests.faults.rig import edit_team, rules_of
 from tests.faults.verdict import Rules, Verdict
 from tests.faults.verifier import verify
 from tests.throttle_records import message
@@ -248,8 +248,9 @@ class HandJob:
         self.listeners.report(report)
 
     def _poll_quotas(self) -> None:
-        """A poll takes a third of a step in memory: it is left out where the log of the table has no new file."""
-        commits = sorted(Path(self.quota_table.uri, "_delta_log").iterdir())
+        """A poll takes a third of a step in memory: it is left out where the logs of both tables have no new file."""
+        logs = (Path(self.settings.tables.root, name, "_delta_log") for name in ("quotas", "tenants"))
+        commits = [file for log in logs for file in sorted(log.iterdir())]
         if commits != self._polled:
             self.quotas.poll()
             self._polled = commits
@@ -455,11 +456,10 @@ class Trouble:
             user = f"offender-{self._random.randrange(OFFENDERS)}"
             self._job.forgive(user, self._random.choice(("", "", DEFAULT)))
             return
-        factor = self._random.choice((0.5, 1.0, 2.0))
-        if self._random.random() < 0.4:
-            self._load.lend(factor)
+        if self._random.random() < 0.5:
+            edit_team(self._job.settings.tables.root, self._random)
         else:
-            self._load.edit(factor)
+            self._load.edit(self._random.choice((0.5, 1.0, 2.0)))
 
     def _fail_transaction(self) -> None:
         self._job.topic.fail_next = self._random.choice(("lost", "late"))

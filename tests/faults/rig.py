@@ -2,13 +2,16 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +22,8 @@ from pipeline.failpoints import VARIABLE
 from pipeline.settings.model import Settings
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
-from pipeline.tables.quotas.table import EditAudit, QuotaTable
+from pipeline.tables.quotas.table import EditAudit, QuotaTable, TenantTable
+from pipeline.tables.quotas.tenants import TenantChange
 from schemas.throttle_record import Target
 from tests.faults.evidence import gather
 from tests.faults.generator import RATES
@@ -59,6 +63,26 @@ _DAY_SECONDS = 86_400
 _LONGEST_AHEAD_SECONDS = 7_200
 """No clock is set ahead so far; a run is shorter than a day without it."""
 _AUDIT = EditAudit("faults", "localhost", "0", "fault test")
+_TEAM = ("offender-0", "offender-1", "offender-2")
+_EDIT_SECONDS = 3.0
+
+
+def edit_team(root: str, draw: random.Random) -> None:
+    """Give the tenant of three offenders other terms, or delete it.
+
+    Its bound is half of what one of them has by its quota, up to twice that: so it binds.
+    """
+    if draw.random() < 0.2:
+        delete_team(root)
+        return
+    values: dict[str, Any] = {name: rate * draw.choice((0.5, 1.0, 2.0)) for name, rate in RATES.items()}
+    values["lend"], values["ceiling"] = draw.choice(((False, None), (True, None), (True, None), (True, 1.5)))
+    values["mode"] = "enforce" if draw.random() < 0.8 else "shadow"
+    TenantTable(root).alter([TenantChange("team", values, {"user_patterns": _TEAM})], _AUDIT)
+
+
+def delete_team(root: str) -> None:
+    TenantTable(root).commit(lambda _: [], _AUDIT)
 
 
 @dataclass
@@ -80,6 +104,25 @@ class Rig:
         table = QuotaTable(self.job.settings.tables.root)
         values = {name: rate * factor for name, rate in RATES.items()}
         table.alter([QuotaChange(user="<default>", client_id="", values=values)], _AUDIT)
+
+    @contextmanager
+    def team_edited(self, seed: int) -> Iterator[None]:
+        """Edit the team at once and every three seconds until the end of the block; then there is none."""
+        draw, is_over = random.Random(seed), Event()
+        edit_team(self.tables, draw)
+
+        def edit() -> None:
+            while not is_over.wait(_EDIT_SECONDS):
+                edit_team(self.tables, draw)
+
+        with ThreadPoolExecutor(1) as pool:
+            edits = pool.submit(edit)
+            try:
+                yield
+            finally:
+                is_over.set()
+        edits.result()
+        delete_team(self.tables)
 
     @property
     def tables(self) -> str:

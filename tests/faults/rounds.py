@@ -84,19 +84,20 @@ def play(
     with rig(name, folder, bootstrap_servers) as rigged:
         rigged.clock = clock
         rigged.begin_load(seed)
-        nth = NTH.get(point, _NTH_BATCH)
-        if in_process:
-            recovery_seconds = _fail(rigged, f"{point}:{nth}", steps)
-        else:
-            is_in_start = point.startswith("start.")
-            _die(rigged, _LEFT_BEHIND if is_in_start else f"{point}:{nth}", steps[0])
-            rigged.step_clock(steps[1])
-            if is_in_start:
-                _die(rigged, point)
-            recovery_seconds = rigged.start()
-        time.sleep(_GOES_ON_SECONDS)
-        for _ in range(_BATCHES_AFTER_STEPS if any(steps) else 0):
-            rigged.job.wait_for_line("batch_id=", len(rigged.job.log))
+        with rigged.team_edited(seed):
+            nth = NTH.get(point, _NTH_BATCH)
+            if in_process:
+                recovery_seconds = _fail(rigged, f"{point}:{nth}", steps)
+            else:
+                is_in_start = point.startswith("start.")
+                _die(rigged, _LEFT_BEHIND if is_in_start else f"{point}:{nth}", steps[0])
+                rigged.step_clock(steps[1])
+                if is_in_start:
+                    _die(rigged, point)
+                recovery_seconds = rigged.start()
+            time.sleep(_GOES_ON_SECONDS)
+            for _ in range(_BATCHES_AFTER_STEPS if any(steps) else 0):
+                rigged.job.wait_for_line("batch_id=", len(rigged.job.log))
         rigged.end_load()
         rigged.drain()
         rigged.job.stop()
@@ -145,12 +146,13 @@ def play_stored(
     with rig(name, folder, bootstrap_servers, **overrides) as rigged:
         rigged.aws_environment = store.aws_environment
         rigged.begin_load(seed)
-        recoveries = [rigged.start()]
-        for _ in range(_KILLS):
-            time.sleep(draw.uniform(*_LIFE_SECONDS))
-            rigged.job.kill()
-            recoveries.append(rigged.start())
-        time.sleep(_LIFE_SECONDS[0])
+        with rigged.team_edited(seed):
+            recoveries = [rigged.start()]
+            for _ in range(_KILLS):
+                time.sleep(draw.uniform(*_LIFE_SECONDS))
+                rigged.job.kill()
+                recoveries.append(rigged.start())
+            time.sleep(_LIFE_SECONDS[0])
         rigged.end_load()
         rigged.drain()
         rigged.job.stop()

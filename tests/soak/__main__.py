@@ -3,10 +3,10 @@
     python -m tests.soak [--minutes 1.5] [--seed 1] [--spare-job] [--keep DIR]
 
 The job is killed every 20 to 40 seconds (never with `--spare-job`, which watches the memory of one process). Every 8
-seconds there is another fault: a broker that is killed or does not answer, a quota edit, messages of which half are
-garbage, events dated far ahead and back, wall clocks that are set (with a C compiler), a new partition, a deleted
-consumer group, a full disk (if a disk can be mounted and its content need not be kept). One client-id in four is new.
-Ends with 1 if anything was lost, written twice or different. Records the memory of the job.
+seconds there is another fault: a broker that is killed or does not answer, edits of quotas or of a tenant, messages of
+which half are garbage, events dated far ahead and back, wall clocks that are set (with a C compiler), a new partition,
+a deleted consumer group, a full disk (if one can be mounted and its content need not be kept). One client-id in four is
+new. Ends with 1 if anything was lost, written twice or different. Records the memory of the job.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Final
 from bench.machine import machine_line, memory_of, tree
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
-from tests.faults.rig import BROKER, Rig, rig
+from tests.faults.rig import BROKER, Rig, delete_team, rig
 from tests.faults.stepped_clock import COMPILER, stepped_clock
 from tests.faults.verdict import KINDS
 from tests.soak.nemeses import Nemeses
@@ -69,6 +69,7 @@ class Soak:
     def run(self, seconds: float) -> None:
         """Run load and faults for this long, then wait until everything is drained."""
         self._rigged.begin_load(self._nemeses.seed, "--new-client-share", "0.25")
+        self._nemeses.edit_team()
         self._rigged.start()
         self._began = self._life_began = time.monotonic()
         for at, what in self._nemeses.schedule(seconds):
@@ -79,6 +80,7 @@ class Soak:
         self._watch_until(self._began + seconds)
         self._rigged.end_load()
         # Otherwise the soak would have to wait for debts of minutes. A raised quota releases everybody.
+        delete_team(self._rigged.tables)
         self._rigged.set_quotas(_LAST_QUOTA_FACTOR)
         self._tell("the load has ended")
         deadline = time.monotonic() + _DRAIN_SECONDS

@@ -14,7 +14,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from pipeline.demo.broker import EmbeddedBroker
-from tests.faults.rig import Rig
+from tests.faults.rig import Rig, edit_team
 from tests.soak.small_disk import SmallDisk
 
 EVERY_SECONDS: Final = 8.0
@@ -22,6 +22,8 @@ CLOCK_STEPS: Final = (20, -20, 3_600, -3_600)
 KILL_SECONDS: Final = (20.0, 40.0)
 _PAUSE_SECONDS: Final = 4.0
 _FLOOD_SECONDS: Final = 5.0
+_EDITS: Final = 3
+_BETWEEN_EDITS_SECONDS: Final = 0.3
 
 
 @dataclass
@@ -75,6 +77,12 @@ class Nemeses:
     def edit_quotas(self) -> None:
         self.rigged.set_quotas(self._random.choice((0.5, 1.0, 2.0)))
 
+    def edit_team(self) -> None:
+        """Edit the team some times, one edit right after the other."""
+        for _ in range(_EDITS):
+            edit_team(self.rigged.tables, self._random)
+            time.sleep(_BETWEEN_EDITS_SECONDS)
+
     def flood(self) -> None:
         """Send messages for some seconds of which half are garbage."""
         self._extra_load("--garbage-share", "0.5", "--per-second", "400")
@@ -117,7 +125,8 @@ class Nemeses:
                 admin.close()
 
     def _others(self) -> Iterator[str]:
-        kinds = ["edit_quotas", "add_partition", "flood", "kill_broker", "delete_group", "skew_events", "pause_broker"]
+        kinds = ["edit_quotas", "edit_team", "add_partition", "delete_group", "flood", "skew_events"]
+        kinds += ["kill_broker", "pause_broker"]
         if self.rigged.clock is not None:
             kinds.append("step_clocks")
         if self.disk is not None:

@@ -27,6 +27,7 @@ from pipeline.tables.throttles import Held
 from quota.entity import QUOTA_TYPES
 from schemas.throttle_record import Target
 from tests.faults.hand_job import Load
+from tests.faults.rig import edit_team
 from tests.pipeline.cli.running import kquota
 
 SEEDS: Final = range(8)
@@ -46,7 +47,7 @@ class Life:
         self.load = Load(folder, monkeypatch, seed)
         self.job = self.load.job
         self.random = random.Random(seed)
-        self._brokers_random = random.Random(seed)
+        self._brokers_random, self._team_random = random.Random(seed), random.Random(seed)
         monkeypatch.setattr("pipeline.clock.time.time_ns", lambda: self.job.clock.wall_ms * 1_000_000)
         self._config = folder / "kquota.toml"
         self._config.write_text(_toml(self.job.settings, folder))
@@ -67,6 +68,8 @@ class Life:
         for _ in range(self.random.randrange(2, 6)):
             if self.random.random() < 0.15:
                 self.load.edit(self.random.choice((0.5, 1.0, 2.0)))
+            if self._team_random.random() < 0.2:
+                edit_team(self.job.settings.tables.root, self._team_random)
             self._brokers_hold()
             self.load.step(self.random.choice((0, 0, 0, 2_000)))
             self.reader.look(self.job.clock.wall_ms)
@@ -235,6 +238,13 @@ def _of_summary(found: dict[str, Any]) -> Iterator[Fact]:
         yield ("O", *sensor), row["observed"]
         yield ("T of the sensor", *sensor), row["bound"]
         yield ("used", *sensor), row["used"]
+        yield ("tenant", *sensor), row["tenant"]
+    for row in found["tenants"]:
+        for one in row["shown"]:
+            sensor = row["quota_type"], one["sensor_user"], one["sensor_client_id"], row["mode"]
+            yield ("O", *sensor), one["observed"]
+            yield ("T of the sensor", *sensor), one["bound"]
+            yield ("tenant", *sensor), row["tenant"]
 
 
 def _of_quotas(found: dict[str, Any]) -> Iterator[Fact]:
@@ -275,6 +285,7 @@ def _of_client_view(found: dict[str, Any], client: tuple[str, str | None], is_he
             sensor = one["quota_type"], one["sensor_user"], one["sensor_client_id"], one["mode"]
             yield ("O", *sensor), one["observed"]
             yield ("T of the sensor", *sensor), one["bound"]
+            yield ("tenant", *sensor), one["tenant"]
 
 
 def _toml(settings: Any, folder: Path) -> str:
