@@ -94,7 +94,7 @@ class MarkedTransactions:
         * `send`: Gets the `kafka.KafkaProducer`, sends, and returns the futures of all that it sent; perhaps none.
 
         Raises:
-            MessageTooLarge: Nothing is sent. The next `commit` has a new producer, if no other writer has moved the mark.
+            MessageTooLarge: Nothing is sent. The next `commit` has a new producer if the mark has not moved.
             TransactionUndecided: The outcome is not known, or the transaction failed.
             TransactionFenced: Another writer has taken over, or this transaction was open for too long.
             ClusterUnreachable, PermissionMissing: Nothing is sent: a new producer was needed, as `open` has it.
