@@ -1,12 +1,12 @@
 """Tables in memory, under the contract of `pipeline.tables.port.TableWriter`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.tables.port import (
     HELD_TYPE,
@@ -19,6 +19,11 @@ from pipeline.tables.port import (
     parse_commit_note,
     refuse_taken_epoch,
 )
+
+_COMPARED: Final[Mapping[str, Callable[[pa.ChunkedArray, Any], pa.ChunkedArray]]] = {
+    **{"=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal},
+    "in": pc.is_in,
+}
 
 
 @dataclass
@@ -76,14 +81,18 @@ class MemoryWriter:
         return self._table.versions.get(app_id)
 
     def read(self, columns: Sequence[str] | None = None, where: Sequence[Condition] = ()) -> pa.Table:
-        rows = self._table.rows.filter(pq.filters_to_expression(list(where))) if where else self._table.rows
+        rows = self._table.rows
+        for column, operator, value in where:
+            values = pa.array(value, rows[column].type) if operator == "in" else value
+            rows = rows.filter(_COMPARED[operator](rows[column], values))
         return rows if columns is None else rows.select(list(columns))
 
     def last_of_each(
         self, keys: Sequence[str], order: str, among: Sequence[Condition] = (), where: Sequence[Condition] = ()
     ) -> pa.Table:
         last: dict[tuple[object, ...], int] = {}
-        for row in self.read(None, among).sort_by(order).to_pylist():
+        wanted = ({*keys, "quota_type", "client_id", order} - {HELD_TYPE}) & {*self._table.rows.column_names}
+        for row in self.read(sorted(wanted), among).sort_by(order).to_pylist():
             values = row | {HELD_TYPE: row.get("quota_type") if row["client_id"] is None else None}
             last[tuple(values[key] for key in keys)] = row[order]
         return self.read(None, [*where, (order, "in", list(last.values()))])

@@ -21,6 +21,18 @@ class TopicBroker:
         self.max_record_bytes = 1_048_576
         self.is_reachable = True
         self.readers: list[Callable[[Sequence[ThrottleRecord]], None]] = []
+        self._in_flight: tuple[Sequence[ThrottleRecord], Marker] | None = None
+
+    def leave_in_flight(self, records: Sequence[ThrottleRecord], marker: Marker) -> None:
+        """The end of a transaction is asked for and not done yet."""
+        self._in_flight = records, marker
+
+    def settle(self, commits: bool = True) -> None:
+        """What is in flight, if anything, is committed, or it is aborted."""
+        if self._in_flight is not None and commits:
+            records, self.marker = self._in_flight
+            self.commit(records)
+        self._in_flight = None
 
     def commit(self, records: Sequence[ThrottleRecord]) -> None:
         self.records += records
@@ -29,7 +41,11 @@ class TopicBroker:
 
 
 class MemoryTopic:
-    """One writer. `fail_next` makes the next transaction undecided: "lost" before or "late" after its commit."""
+    """One writer.
+
+    `fail_next` makes the next transaction undecided: "lost" before its commit, "late" after it, or "in flight": it is
+    committed when the topic is opened, or when the broker settles it earlier.
+    """
 
     def __init__(self, broker: TopicBroker, job: str = "kquota") -> None:
         self._broker = broker
@@ -44,6 +60,7 @@ class MemoryTopic:
 
     def open(self) -> Marker | None:
         self.committed()
+        self._broker.settle()
         self._broker.epoch += 1
         self._epoch = self._broker.epoch
         return self._broker.marker
@@ -61,7 +78,11 @@ class MemoryTopic:
         sizes = (len(one.key) + len(one.value) for one in map(message, records))
         if any(size > self._broker.max_record_bytes for size in sizes):
             raise MessageTooLarge(detail="a record that is too large")
-        self._broker.job, self._broker.marker = self._job, marker
+        self._broker.job = self._job
+        if failure == "in flight":
+            self._broker.leave_in_flight(records, marker)
+            raise TransactionUndecided(detail="the end of the transaction was not answered")
+        self._broker.marker = marker
         self._broker.commit(records)
         if failure == "late":
             raise TransactionUndecided(detail="the answer was lost")

@@ -221,7 +221,9 @@ def _check_publication(case: Case, kind: str, name: str, row: Row, reign: Reign,
     own, newest = version_of(row), case.newest_version
     if newest > own:
         standing = (case.books.standing(row, row["quota_type"], version) for version in (own, newest))
-        edited = next(standing) != next(standing) or case.books.forgives(row, newest)
+        # A user's throttle may have other exceptions by now: those in force.
+        decided, in_force = ((*terms, excepted is None) for *terms, excepted in standing)
+        edited = decided != in_force or case.books.forgives(row, newest)
         case.verdict.deny(kind, edited, f"{name}: decided under quotas v{own}, which v{newest} has changed")
     if held is not None:
         end_ms = case.end_of(held, written)

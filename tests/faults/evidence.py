@@ -86,11 +86,13 @@ def evidence_of(
     messages: list[Message],
     records: list[Row],
     stored: Mapping[str, pa.Table] | None = None,
+    edits: Mapping[Version, Quotas] | None = None,
 ) -> Evidence:
     """What is on the topics, with what is in the tables.
 
     Args:
-        stored: Rows by table, for a job that keeps them elsewhere than under the root; the quota table is always there.
+        stored: Rows by table, for a job that keeps them elsewhere than under the root.
+        edits: Quotas and tenants by their versions, for a job that keeps them elsewhere, too.
     """
     tables = {name: _rows(stored[name] if stored else _read(f"{root}/{name}")) for name in TABLES}
     named = {version_of(row) for name in ("batches", "throttle_events") for row in tables[name]}
@@ -99,9 +101,13 @@ def evidence_of(
         messages=messages,
         records=records,
         tables=tables,
-        quotas=_quotas_since(root, min(named, default=(0, 0))[0]),
-        scope=DeltaTable(f"{root}/quotas").metadata().configuration.get("kquota.scope", "cluster"),
+        quotas=dict(edits or _quotas_since(root, min(named, default=(0, 0))[0])),
+        scope="cluster" if edits else _scope_of(root),
     )
+
+
+def _scope_of(root: str) -> str:
+    return DeltaTable(f"{root}/quotas").metadata().configuration.get("kquota.scope", "cluster")
 
 
 def _read(uri: str) -> pa.Table:

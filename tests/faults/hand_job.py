@@ -5,14 +5,14 @@ again after a crash. A crash is an exception at a failpoint, after which nothing
 """
 
 import json
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,7 @@ from deltalake import write_deltalake
 
 from pipeline import failpoints
 from pipeline.cluster.topics import JobTopics
-from pipeline.errors import ClusterUnreachable
-from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached, failpoint
+from pipeline.failpoints import Failpoint, FailpointReached, failpoint
 from pipeline.job.job_run import take_over
 from pipeline.job.metrics import AppendClocks, Listeners, RunGauges
 from pipeline.settings.model import (
@@ -54,11 +53,12 @@ from pipeline.throttle.shapes import CLIENTS, int64s, levels_of, types_of
 from quota.entity import DEFAULT
 from schemas.arrow import arrow_schema
 from tests.fakes.clock import ManualClock
+from tests.fakes.quotas import MemoryQuotas, MemoryTenants
 from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.fakes.topic import MemoryTopic, TopicBroker
-from tests.faults.evidence import Evidence, Message, evidence_of
+from tests.faults.evidence import Evidence, Message, Quotas, Version, evidence_of
 from tests.faults.generator import OFFENDERS, RATES, Content
-from tests.faults.rig import edit_team, rules_of
+from tests.faults.rig import rules_of
 from tests.faults.verdict import Rules, Verdict
 from tests.faults.verifier import verify
 from tests.throttle_records import message
@@ -105,7 +105,7 @@ class HandJob:
     """A job that can die anywhere and starts again.
 
     Args:
-        folder: For its tables.
+        folder: For its tables. None: all are in memory, and no command can read them.
         rates: The default quotas of every user.
         in_memory: All tables but the quotas are kept in memory, which is several times as fast.
 
@@ -117,19 +117,21 @@ class HandJob:
         listeners: Hear what it does; to be set before `start`.
     """
 
-    def __init__(self, folder: Path, rates: dict[str, float], in_memory: bool = False) -> None:
+    def __init__(self, folder: Path | None, rates: dict[str, float], in_memory: bool = False) -> None:
         self.settings = Settings(
             job=JOB,
             cluster="test",
             kafka=KafkaSettings(usage_topic=TOPIC),
-            tables=TablesSettings(root=str(folder / "tables")),
+            tables=TablesSettings(root="memory" if folder is None else str(folder / "tables")),
             engine=EngineSettings(num_samples=4, sample_window_ms=500),
             stream=StreamSettings(sensor_state_interval_ms=5_000, max_decision_age_ms=60_000, trigger_ms=200),
             purgatory=PurgatorySettings(client_lag_ms=100, min_hold_ms=500),
         )
-        create_missing(
-            self.settings.tables.root, [TABLES["quotas"], TABLES["tenants"]] if in_memory else TABLES.values()
-        )
+        self._is_on_disk = folder is not None
+        in_memory = in_memory or not self._is_on_disk
+        if self._is_on_disk:
+            edited = [TABLES["quotas"], TABLES["tenants"]]
+            create_missing(self.settings.tables.root, edited if in_memory else TABLES.values())
         self._stored = (
             {name: MemoryTable(name, arrow_schema(TABLES[name].model).empty_table()) for name in WRITTEN_BY_THE_JOB}
             if in_memory
@@ -148,7 +150,9 @@ class HandJob:
         self._moved_of_records: list[tuple[int, int]] = [(0, 0)]
         self.meanwhile: Callable[[], object] = lambda: None
         self.listeners = Listeners(lambda _records, _version: None, lambda _report: None)
-        self.quota_table = QuotaTable(self.settings.tables.root)
+        root = self.settings.tables.root
+        self.quota_table: QuotaTable = QuotaTable(root) if self._is_on_disk else MemoryQuotas(self.clock)
+        self.tenant_table: TenantTable = TenantTable(root) if self._is_on_disk else MemoryTenants(self.clock)
         self.edit(rates)
 
     def edit(self, rates: dict[str, float]) -> None:
@@ -156,8 +160,7 @@ class HandJob:
 
     def edit_tenant(self, values: dict[str, Any], added: dict[str, list[str]] | None = None) -> None:
         """Edit the tenant "team"; without patterns it is deleted, if it is there."""
-        table = TenantTable(self.settings.tables.root)
-        table.alter([TenantChange("team", values, added or {})], AUDIT)
+        self.tenant_table.alter([TenantChange("team", values, added or {})], AUDIT)
 
     def forgive(self, user: str, client_id: str = "") -> None:
         self.quota_table.commit(lambda rows: rows, AUDIT, forgives=[(user, client_id)])
@@ -187,8 +190,9 @@ class HandJob:
         """A new process, as `JobRun` makes it. Without its checkpoint it begins a new query where the tables end."""
         settings = self.settings
         self._note_clock()
-        self.quotas = QuotaSource(self.quota_table)
-        self._polled: list[Path] = []
+        with patch.object(TenantTable, "found", lambda _root: self.tenant_table):
+            self.quotas = QuotaSource(self.quota_table)
+        self._polled: object = None
         self.tables = JobTables(self._open_writer, JOB, "test", settings.stream.sensor_state_interval_ms)
         self.topic = KilledTopic(self.broker, JOB)
         publisher = Publisher(settings.job, "test", self.tables.throttle_events, self.topic, self.listeners.announce)
@@ -249,11 +253,14 @@ class HandJob:
 
     def _poll_quotas(self) -> None:
         """A poll takes a third of a step in memory: it is left out where the logs of both tables have no new file."""
-        logs = (Path(self.settings.tables.root, name, "_delta_log") for name in ("quotas", "tenants"))
-        commits = [file for log in logs for file in sorted(log.iterdir())]
+        commits = self._logs() if self._is_on_disk else [self.quota_table.version(), self.tenant_table.version()]
         if commits != self._polled:
             self.quotas.poll()
             self._polled = commits
+
+    def _logs(self) -> list[Path]:
+        logs = (Path(table.uri, "_delta_log") for table in (self.quota_table, self.tenant_table))
+        return [file for log in logs for file in sorted(log.iterdir())]
 
     def rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         if self._stored is None:
@@ -279,12 +286,23 @@ class HandJob:
             for one in map(message, self.broker.records)
         ]
         stored = None if self._stored is None else {name: table.rows for name, table in self._stored.items()}
-        evidence = evidence_of(self.settings.tables.root, TOPIC, self.messages, records, stored)
+        evidence = evidence_of(self.settings.tables.root, TOPIC, self.messages, records, stored, self._edits())
         for row in evidence.tables["batches"]:
             row["moved_ms"] = self._moved_of_batch[row["query_id"], row["batch_id"]]
         for row in evidence.tables["throttle_events"]:
             row["moved_ms"] = next(by for first, by in self._moved_of_records[::-1] if first <= row["publish_seq"])
         return replace(evidence, starts=self.starts, moved=self._moved_at_starts)
+
+    def _edits(self) -> dict[Version, Quotas] | None:
+        """Every version of the quotas with every one of the tenants, if they are in memory."""
+        quotas, tenants = self.quota_table, self.tenant_table
+        if not (isinstance(quotas, MemoryQuotas) and isinstance(tenants, MemoryTenants)):
+            return None
+        return {
+            (one.version, other.version): Quotas(tuple(one.stored_rows), one.mode, other.rows)
+            for one in quotas.states
+            for other in tenants.states
+        }
 
     @property
     def rules(self) -> Rules:
@@ -306,7 +324,7 @@ class HandJob:
         if self._stored is None:
             uri = table_uri(self.settings.tables.root, name)
             return DeltaRsWriter(uri, JOB, partial(self.listeners.committed, name))
-        if name == "rates":  # only its newest rows are asked for, by readers of tables
+        if name == "rates" and self._is_on_disk:  # only its newest rows are asked for, by readers of tables
             create_missing(self.settings.tables.root, [TABLES[name]])
             return DeltaRsWriter(table_uri(self.settings.tables.root, name), JOB)
         return MemoryWriter(self._stored[name], JOB)
@@ -344,13 +362,19 @@ _STEP_MS: Final = 200
 _DOWN_MS: Final = 700
 
 
+@contextmanager
+def armed(point: str, nth: int = 1) -> Iterator[None]:
+    """Within the block a job dies when it comes to a failpoint for the nth time."""
+    with patch.object(failpoints, "_armed", Failpoint(f"{point}:{nth}:raise")):
+        yield
+
+
 class Load:
     """A job under load that is killed where a test wants it."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int = 1, in_memory: bool = False) -> None:
+    def __init__(self, folder: Path, seed: int = 1, in_memory: bool = False) -> None:
         self.job = HandJob(folder, RATES, in_memory)
         self.content = Content(seed, garbage_share=0.05, skew_ms=2_000)
-        self._monkeypatch = monkeypatch
         self.job.start()
 
     def step(self, waited_ms: int = 0) -> None:
@@ -372,16 +396,9 @@ class Load:
         self.job.clock.advance(_STEP_MS)
 
     def run_until_killed_at(self, point: str) -> None:
-        with self.armed(point), pytest.raises(FailpointReached):
+        with armed(point), pytest.raises(FailpointReached):
             _repeat(self.job.start if point.startswith("start.") else self.step, 80)
         self.job.clock.advance(_DOWN_MS)
-
-    @contextmanager
-    def armed(self, point: str, nth: int = 1) -> Iterator[None]:
-        """Within the block the job dies when it comes to a failpoint for the nth time."""
-        with self._monkeypatch.context() as patched:
-            patched.setattr(failpoints, "_armed", Failpoint(f"{point}:{nth}:raise"))
-            yield
 
     def edit(self, factor: float) -> None:
         self.job.edit({name: rate * factor for name, rate in RATES.items()})
@@ -404,72 +421,6 @@ class Load:
 def _repeat(step: Callable[[], None], times: int) -> None:
     for _ in range(times):
         step()
-
-
-class Trouble:
-    """Random faults, the same for the same seed: kills, transactions that fail, a broker that is away, quota edits."""
-
-    def __init__(self, load: Load, seed: int) -> None:
-        self._load = load
-        self._job = load.job
-        self._random = random.Random(seed)
-
-    def run(self, kills: int) -> None:
-        """Run this many lives of the job with faults, and then one without."""
-        for _ in range(kills):
-            point = self._random.choice(list(FAILPOINTS))
-            self._live(point)
-            # The only thing that a lost checkpoint may repeat: dead letters of a batch whose usage was not stored yet.
-            self._start_again(point == "dead_letters.appended" or self._random.random() < 0.8)
-        self._job.broker.is_reachable = True
-        self._load.steps(3)
-
-    def _live(self, point: str) -> None:
-        with self._load.armed(point, self._random.choice((1, 1, 2, 5))), suppress(FailpointReached):
-            for _ in range(30):
-                self._one_of(self._edit, self._fail_transaction, self._lose_broker, self._lose_marker)
-                # Most of a batch of many seconds is late: its usage gets into the buckets and not into the windows.
-                self._load.step(self._random.choice((0, 0, 0, 3_000, 20_000)))
-
-    def _start_again(self, keeps_checkpoint: bool) -> None:
-        """Start again after some time. Perhaps the checkpoint is gone; perhaps the job dies again during its start."""
-        point = self._random.choice([name for name in FAILPOINTS if name.startswith("start.")])
-        for attempt in range(20):
-            self._job.clock.advance(self._random.choice((300, 2_000, 9_000)))
-            self._one_of(self._edit)
-            with (
-                self._load.armed(point if attempt == 0 else "batch.pinned"),
-                suppress(FailpointReached, ClusterUnreachable),
-            ):
-                self._job.start(with_checkpoint=keeps_checkpoint)
-                return
-            self._job.broker.is_reachable = self._random.random() < 0.5
-        self._job.broker.is_reachable = True
-        self._job.start(with_checkpoint=keeps_checkpoint)
-
-    def _one_of(self, *troubles: Callable[[], None]) -> None:
-        if self._random.random() < 0.3:
-            self._random.choice(troubles)()
-
-    def _edit(self) -> None:
-        if self._random.random() < 0.3:
-            user = f"offender-{self._random.randrange(OFFENDERS)}"
-            self._job.forgive(user, self._random.choice(("", "", DEFAULT)))
-            return
-        if self._random.random() < 0.5:
-            edit_team(self._job.settings.tables.root, self._random)
-        else:
-            self._load.edit(self._random.choice((0.5, 1.0, 2.0)))
-
-    def _fail_transaction(self) -> None:
-        self._job.topic.fail_next = self._random.choice(("lost", "late"))
-
-    def _lose_broker(self) -> None:
-        self._job.broker.is_reachable = self._random.random() < 0.4
-
-    def _lose_marker(self) -> None:
-        if self._job.broker.records:
-            self._job.broker.marker = None
 
 
 AT_LEAST: Final = {

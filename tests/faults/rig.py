@@ -67,22 +67,22 @@ _TEAM = ("offender-0", "offender-1", "offender-2")
 _EDIT_SECONDS = 3.0
 
 
-def edit_team(root: str, draw: random.Random) -> None:
+def edit_team(tenants: TenantTable, draw: random.Random) -> None:
     """Give the tenant of three offenders other terms, or delete it.
 
     Its bound is half of what one of them has by its quota, up to twice that: so it binds.
     """
     if draw.random() < 0.2:
-        delete_team(root)
+        delete_team(tenants)
         return
     values: dict[str, Any] = {name: rate * draw.choice((0.5, 1.0, 2.0)) for name, rate in RATES.items()}
     values["lend"], values["ceiling"] = draw.choice(((False, None), (True, None), (True, None), (True, 1.5)))
     values["mode"] = "enforce" if draw.random() < 0.8 else "shadow"
-    TenantTable(root).alter([TenantChange("team", values, {"user_patterns": _TEAM})], _AUDIT)
+    tenants.alter([TenantChange("team", values, {"user_patterns": _TEAM})], _AUDIT)
 
 
-def delete_team(root: str) -> None:
-    TenantTable(root).commit(lambda _: [], _AUDIT)
+def delete_team(tenants: TenantTable) -> None:
+    tenants.commit(lambda _: [], _AUDIT)
 
 
 @dataclass
@@ -109,11 +109,11 @@ class Rig:
     def team_edited(self, seed: int) -> Iterator[None]:
         """Edit the team at once and every three seconds until the end of the block; then there is none."""
         draw, is_over = random.Random(seed), Event()
-        edit_team(self.tables, draw)
+        edit_team(TenantTable(self.tables), draw)
 
         def edit() -> None:
             while not is_over.wait(_EDIT_SECONDS):
-                edit_team(self.tables, draw)
+                edit_team(TenantTable(self.tables), draw)
 
         with ThreadPoolExecutor(1) as pool:
             edits = pool.submit(edit)
@@ -122,7 +122,7 @@ class Rig:
             finally:
                 is_over.set()
         edits.result()
-        delete_team(self.tables)
+        delete_team(TenantTable(self.tables))
 
     @property
     def tables(self) -> str:

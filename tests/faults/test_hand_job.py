@@ -20,7 +20,7 @@ from pipeline.tables.quotas.edit import QuotaChange
 from schemas.names import ClientKey
 from tests.faults.check_tables import reading_of
 from tests.faults.generator import RATES
-from tests.faults.hand_job import AUDIT, HandJob, Load, Trouble, edit_during_the_next_batch, owed_by
+from tests.faults.hand_job import AUDIT, HandJob, Load, armed, edit_during_the_next_batch, owed_by
 from tests.faults.rig import starts_in
 from tests.pipeline.throttle.factories import clients
 
@@ -55,10 +55,8 @@ def assert_equal_at_rest(job: HandJob) -> None:
 
 
 @pytest.mark.parametrize("in_memory", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_job_killed_at_every_failpoint_in_turn(
-    in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = Load(tmp_path, monkeypatch, in_memory=in_memory)
+def test_a_job_killed_at_every_failpoint_in_turn(in_memory: bool, tmp_path: Path) -> None:
+    load = Load(tmp_path, in_memory=in_memory)
     for number, point in enumerate(FAILPOINTS):
         load.step()
         load.run_until_killed_at(point)
@@ -74,10 +72,8 @@ NOT_WAITED_FOR = ("usage", "batches", "decisions", "throttle_events", "sensor_st
 
 
 @pytest.mark.parametrize("cut", [("usage",), NOT_WAITED_FOR])
-def test_after_a_power_loss_the_job_goes_on_once_its_fixes_are_followed(
-    cut: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = Load(tmp_path, monkeypatch)
+def test_after_a_power_loss_the_job_goes_on_once_its_fixes_are_followed(cut: tuple[str, ...], tmp_path: Path) -> None:
+    load = Load(tmp_path)
     load.steps(8)
     load.run_until_killed_at("outbox.appended")
     for name in cut:
@@ -277,10 +273,8 @@ def test_a_start_releases_no_one_who_began_to_owe_after_a_debt_was_forgiven(tmp_
 
 
 @pytest.mark.parametrize("point", ["usage.appended", "batches.appended", "sensor_state.appended"])
-def test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it(
-    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = Load(tmp_path, monkeypatch, in_memory=True)
+def test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it(point: str, tmp_path: Path) -> None:
+    load = Load(tmp_path, in_memory=True)
     job = load.job
     began_ms = job.clock.wall_ms
 
@@ -291,7 +285,7 @@ def test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it(
     for user in ("first", "second", "third"):
         step(user)
     job.start(with_checkpoint=False)
-    with load.armed(point), pytest.raises(FailpointReached):
+    with armed(point), pytest.raises(FailpointReached):
         step("fourth")
     for user in ("fifth", "sixth"):
         job.start()
@@ -328,14 +322,6 @@ def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimme
     numbers = [record.publish_seq for record in job.broker.records]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) > written
-
-
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 9))])
-def test_random_trouble(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(tmp_path, monkeypatch, seed, in_memory=seed == 1)
-    Trouble(load, seed).run(kills=8)
-    load.come_to_rest()
-    assert load.job.verdict().told() == []
 
 
 def test_a_driver_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
@@ -428,10 +414,8 @@ def test_a_start_is_found_in_the_log_also_where_it_took_up_no_throttle() -> None
     assert [start_ms % 86_400_000 for start_ms in found] == [36_001_000, 36_065_500]
 
 
-def test_a_job_that_lends_is_killed_and_the_level_is_the_same_to_the_last_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load = Load(tmp_path, monkeypatch, in_memory=True)
+def test_a_job_that_lends_is_killed_and_the_level_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    load = Load(tmp_path, in_memory=True)
     load.lend(1.0)
     for number, point in enumerate([*FAILPOINTS, *FAILPOINTS]):
         load.step()

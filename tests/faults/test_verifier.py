@@ -3,7 +3,7 @@
 Defects of the job that it must find stand in tests/mutations/whole_job.txt.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,19 @@ from tests.faults.verdict import Verdict
 from tests.faults.verifier import verify
 
 
-def test_a_job_without_a_defect_is_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(tmp_path, monkeypatch, in_memory=True)
+def test_a_job_without_a_defect_is_equal(tmp_path: Path) -> None:
+    load = Load(tmp_path, in_memory=True)
     live(load)
     assert load.job.verdict(AT_LEAST).told() == []
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandJob]:
+def job(tmp_path_factory: pytest.TempPathFactory) -> HandJob:
     """A short life of a correct job."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        load = Load(tmp_path_factory.mktemp("short"), monkeypatch, in_memory=True)
-        load.steps(30)
-        load.come_to_rest()
-        yield load.job
+    load = Load(tmp_path_factory.mktemp("short"), in_memory=True)
+    load.steps(30)
+    load.come_to_rest()
+    return load.job
 
 
 @pytest.fixture

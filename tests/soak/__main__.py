@@ -25,6 +25,7 @@ from typing import Final
 from bench.machine import machine_line, memory_of, tree
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import fetch
+from pipeline.tables.quotas.table import TenantTable
 from tests.faults.rig import BROKER, Rig, delete_team, rig
 from tests.faults.stepped_clock import COMPILER, stepped_clock
 from tests.faults.verdict import KINDS
@@ -80,7 +81,7 @@ class Soak:
         self._watch_until(self._began + seconds)
         self._rigged.end_load()
         # Otherwise the soak would have to wait for debts of minutes. A raised quota releases everybody.
-        delete_team(self._rigged.tables)
+        delete_team(TenantTable(self._rigged.tables))
         self._rigged.set_quotas(_LAST_QUOTA_FACTOR)
         self._tell("the load has ended")
         deadline = time.monotonic() + _DRAIN_SECONDS

@@ -14,6 +14,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from pipeline.demo.broker import EmbeddedBroker
+from pipeline.tables.quotas.table import TenantTable
 from tests.faults.rig import Rig, edit_team
 from tests.soak.small_disk import SmallDisk
 
@@ -80,7 +81,7 @@ class Nemeses:
     def edit_team(self) -> None:
         """Edit the team some times, one edit right after the other."""
         for _ in range(_EDITS):
-            edit_team(self.rigged.tables, self._random)
+            edit_team(TenantTable(self.rigged.tables), self._random)
             time.sleep(_BETWEEN_EDITS_SECONDS)
 
     def flood(self) -> None:

@@ -44,7 +44,7 @@ class Life:
     """A job that lives and dies, the page beside it, and what both say."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-        self.load = Load(folder, monkeypatch, seed)
+        self.load = Load(folder, seed)
         self.job = self.load.job
         self.random = random.Random(seed)
         self._brokers_random, self._team_random = random.Random(seed), random.Random(seed)
@@ -69,7 +69,7 @@ class Life:
             if self.random.random() < 0.15:
                 self.load.edit(self.random.choice((0.5, 1.0, 2.0)))
             if self._team_random.random() < 0.2:
-                edit_team(self.job.settings.tables.root, self._team_random)
+                edit_team(self.job.tenant_table, self._team_random)
             self._brokers_hold()
             self.load.step(self.random.choice((0, 0, 0, 2_000)))
             self.reader.look(self.job.clock.wall_ms)
