@@ -3,11 +3,28 @@
 import re
 from pathlib import Path
 
+from deploy.site.commands import commands_page
 from deploy.site.hook import ROOT, with_tables
+from pipeline.cli.main import _COMMANDS, Commands, Group
 from pipeline.settings.model import Settings, load_settings, origins, variable_of
 from tests.pages.blocks import blocks_of
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+
+def test_the_site_has_every_setting_and_every_command() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", with_tables("<!-- settings -->"), re.MULTILINE))
+    branches = [field.annotation for field in Settings.model_fields.values()]
+    keys = {key for branch in branches for key in getattr(branch, "model_fields", ())}
+    assert len(keys) > 40
+    assert keys <= rows
+
+    def paths(commands: Commands, begin: str = "kquota") -> set[str]:
+        below = {name: one for name, one in commands.items() if isinstance(one, Group)}
+        groups = (paths(one.commands, f"{begin} {name}") for name, one in below.items())
+        return {f"{begin} {name}" for name in commands.keys() - below}.union(*groups)
+
+    assert set(re.findall(r"^## `(.+)`$", commands_page(), re.MULTILINE)) == paths(_COMMANDS)
 
 
 def test_the_site_has_every_metric_that_an_alert_or_a_board_names() -> None:

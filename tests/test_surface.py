@@ -17,6 +17,20 @@ def test_every_supported_name_is_there_and_documented(package: str) -> None:
     assert f"::: {package}\n" in (ROOT / "docs" / "reference" / "api.md").read_text("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("quota.engine", {"QuotaEngine", "QuotaSnapshot", "ThrottleCaps"}),
+        ("quota.broker_level", {"broker_level"}),
+        ("purgatory.batch_wheel", {"BatchTimingWheel"}),
+        ("purgatory.timing_wheel", {"TimingWheel"}),
+        ("purgatory.delayed_operation", {"DelayedOperation", "DelayedOperationPurgatory"}),
+    ],
+)
+def test_the_module_paths_that_other_programs_import_stay(module: str, names: set[str]) -> None:
+    assert names <= set(vars(importlib.import_module(module)))
+
+
 WITH_EXAMPLES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for package in ("schemas", "quota", "purgatory")

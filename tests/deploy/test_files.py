@@ -29,6 +29,7 @@ from tests.deploy.commands import (
     programs,
     rendered,
     run,
+    unit_lines,
 )
 from tests.pages.blocks import ROOT, blocks_of
 
@@ -43,6 +44,10 @@ SERVED = {
 
 
 ALL = list(programs())
+
+
+# From the restart rules of docs/runbook.md: a restart mends neither settings nor a second driver nor refused data.
+NOT_AGAIN = "2 4 5"
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda one: one.where)
@@ -142,6 +147,12 @@ def test_there_is_one_driver_by_construction() -> None:
         assert driver["kind"] == "SparkApplication" or driver["spec"]["replicas"] == 1
     (job,) = [job for job in bundle()["resources"]["jobs"].values() if "continuous" in job]
     assert job["max_concurrent_runs"] == 1
+
+
+def test_a_unit_is_not_started_again_after_what_a_restart_can_not_mend() -> None:
+    for unit in UNITS:
+        lines = unit_lines(unit)
+        assert (lines["Restart"], lines["RestartPreventExitStatus"]) == ("on-failure", NOT_AGAIN)
 
 
 def test_the_files_that_the_bundle_names_are_there() -> None:

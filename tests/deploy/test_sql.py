@@ -231,6 +231,13 @@ def used(row: Row) -> Counter[str]:
     )
 
 
+def summed(rows: list[Row], key: Any) -> dict[Any, Counter[str]]:
+    sums: dict[Any, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        sums[key(row)].update(used(row))
+    return sums
+
+
 def told(rows: list[Row], *keys: str) -> dict[Any, Counter[str]]:
     found = {tuple(row[key] for key in keys): Counter({name: row[name] for name in USED}) for row in rows}
     assert len(found) == len(rows), "no key twice"
@@ -275,6 +282,20 @@ EXAMPLES = [
     if block.language == "sql"
     for statement in statements(block.text)
 ]
+
+
+@pytest.mark.parametrize(("view", "span_ms"), [("minute", MINUTE_MS), ("hour", 60 * MINUTE_MS)])
+def test_usage_by_minute_and_hour_is_the_sum_of_the_raw_usage(written: Written, view: str, span_ms: int) -> None:
+    owner_of = owners(written).of
+
+    def key(row: Row) -> tuple[int, str, str, str | None]:
+        client = row["user"], row["client_id"]
+        return row["sample_start_ms"] // span_ms * span_ms, *client, owner_of(*client)
+
+    expected = summed(complete_usage(written), key)
+    rows = written.view(f"client_usage_by_{view}")
+    assert told(rows, f"{view}_start_ms", "user", "client_id", "owner") == expected
+    assert len(expected) > 10
 
 
 def test_chargeback_is_the_raw_usage_by_owner_and_period_of_the_calendar(written: Written) -> None:
@@ -441,12 +462,34 @@ def test_each_decision_is_joined_once_with_what_was_published_for_it(written: Wr
     assert sum(row["records"] for row in found if row["asks_hold"]) == published.total()
 
 
+def test_a_sensor_is_above_its_bound_once_in_a_batch(written: Written) -> None:
+    above = {
+        tuple(row[name] for name in ("batch_id", "sensor_user", "sensor_client_id", "quota_type", "mode"))
+        for row in written.rows("decisions")
+        if row["throttle_time_ms"]
+    }
+    assert sum(row["decisions"] for row in written.view("throttle_time_by_minute")) == len(above)
+
+
 def test_each_record_has_the_verb_of_the_log(written: Written) -> None:
     expected = {row["publish_seq"]: (verb(row), written_ms(row)) for row in written.rows("throttle_events")}
     found = written.view("throttle_log")
     assert {row["publish_seq"]: (row["verb"], row["written_at_ms"]) for row in found} == expected
     assert {one for one, _ in expected.values()} == {"throttle", "extend", "renew", "release"}
     assert all(row["written_at"].timestamp() * 1000 == row["written_at_ms"] for row in found)
+
+
+def test_dead_letters_are_counted_by_cause(written: Written) -> None:
+    letters = written.rows("dead_letters")
+    rows = written.view("dead_letters_by_cause")
+    assert {row["cause"]: row["letters"] for row in rows} == Counter(row["cause"] for row in letters)
+    assert len(rows) >= 2
+    assert any("is not text" in row["newest_value"] for row in rows)
+    for row in rows:
+        of_cause = [one for one in letters if one["cause"] == row["cause"]]
+        assert row["newest_at_ms"] == max(one["appended_at_ms"] for one in of_cause)
+        newest = [one for one in of_cause if one["appended_at_ms"] == row["newest_at_ms"]]
+        assert row["newest_place"] in {f"{one['topic']}:{one['partition']}:{one['offset']}" for one in newest}
 
 
 def test_edits_are_those_of_the_history_of_the_command_line(written: Written) -> None:

@@ -317,6 +317,14 @@ def test_times_of_both_kinds_of_threads_stop_at_the_largest_number_and_are_owed(
     assert owed(engine, AT_MS, "request_percentage")["tokens"] == -110.0  # ten bursts
 
 
+def test_a_sensor_whose_usage_is_all_late_gets_no_decision_by_its_rate() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000))
+    assert decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=12_000))
+    late = usage_row(AT_MS - LATE_MS, produced_bytes=1)
+    assert decide(engine, AT_MS, late) == []
+    assert decide(engine, AT_MS, late, usage_row(AT_MS, produced_bytes=1))
+
+
 LATE_MS = 60_000
 OWES_TWELVE_SECONDS = 11_000 + 12_000  # a full bucket, and a debt of a burst and a sample window
 
@@ -350,14 +358,6 @@ def test_a_client_below_its_bound_is_not_held_when_a_silent_broker_comes_back(of
     assert decide(engine, seconds[-1], *(usage_row(at_ms, produced_bytes=of_each) for at_ms in seconds[:-1])) == []
 
 
-def test_a_sensor_whose_usage_is_all_late_gets_no_decision_by_its_rate() -> None:
-    engine = loaded(quota_row(producer_byte_rate=1_000))
-    assert decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=12_000))
-    late = usage_row(AT_MS - LATE_MS, produced_bytes=1)
-    assert decide(engine, AT_MS, late) == []
-    assert decide(engine, AT_MS, late, usage_row(AT_MS, produced_bytes=1))
-
-
 def test_late_usage_refills_its_bucket_to_the_end_of_each_of_its_windows() -> None:
     engine = loaded(quota_row(producer_byte_rate=1_000))
     late = [usage_row(AT_MS - LATE_MS + 1_000 * second, produced_bytes=1_000) for second in range(40)]
@@ -370,6 +370,14 @@ def test_a_client_is_asked_about_after_the_last_sensor_has_expired() -> None:
     decide(engine, AT_MS, usage_row(AT_MS, user="a", produced_bytes=1))
     assert engine.expire_idle(AT_MS + 3_600_001) == 2
     claims_by_key_are_those_by_name(engine, AT_MS + 3_600_001)
+
+
+def test_usage_of_a_debt_that_the_rate_sees_too_is_a_violation_and_no_debt() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1_000))
+    late = usage_row(AT_MS - LATE_MS, produced_bytes=200_000)
+    (decided,) = decide(engine, AT_MS, late, usage_row(AT_MS, produced_bytes=50_000))
+    assert (decided["cause"], decided["raw_throttle_time_ms"]) == ("violation", 40_000)
+    assert owed(engine, AT_MS)["owed_ms"] == decided["owed_ms"] > decided["raw_throttle_time_ms"]
 
 
 some_quotas = st.lists(

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota.engine import QuotaEngine
+from quota.engine import QuotaEngine, Scope
 from quota.snapshot import QuotaSnapshot
 from quota.tenants import read_tenants
 from tests.quota.factories import decide, quota_row, table, usage_row
-from tests.quota.test_engine import SCOPES, START_MS, batch, quota_rows, tenant_rows
+from tests.quota.model import TYPES
+from tests.quota.test_engine import MODES, SCOPES, START_MS, batch, quota_rows, tenant_rows
 
 AT_MS = 1_700_000_040_000
 Row = dict[str, Any]
@@ -137,7 +138,48 @@ def test_who_owes_wants_more_until_its_debt_is_paid_and_a_window_after(later_ms:
     assert found["bound"] == bound
 
 
+def test_a_new_client_id_with_each_request_evades_nothing() -> None:
+    engine = lending([], [tenant("team", "a", member_producer_byte_rate=1_000.0, lend=False)])
+    for number in range(30):
+        at_ms = AT_MS + 100 * number
+        found = decide(engine, at_ms, usage_row(at_ms, user="a", client_id=f"new-{number}", produced_bytes=1_000))
+    (last,) = found
+    assert (last["observed"], last["bound"]) == (30_000 / 10.9, 1_000.0)
+    assert (last["sensor_user"], last["sensor_client_id"], last["level"], last["asks_hold"]) == ("a", "", 9, True)
+    assert engine.except_client_ids("a", 0) == ()
+
+
 # Adding a tenant.
+
+
+@given(data=st.data())
+@settings(max_examples=40)
+def test_adding_a_tenant_changes_no_decision_of_others(data: st.DataObject) -> None:
+    """Its members are users that no other tenant has. Its types record where they did not, and bound no others."""
+    scope: Scope = data.draw(st.sampled_from(SCOPES))
+    quotas, mode = data.draw(quota_rows), data.draw(st.sampled_from(MODES))
+    tenants = [{**row, "client_id_patterns": []} for row in data.draw(tenant_rows())]
+    tenants = [{**row, "user_patterns": [one for one in row["user_patterns"] if one != "*"]} for row in tenants]
+    tenants = [row for row in tenants if row["user_patterns"]]
+    bounds = data.draw(st.lists(st.sampled_from([None, 100.0, 1e6]), min_size=3, max_size=3).filter(any))
+    added = {"tenant": "x", "user_patterns": ["x-*"], **dict(zip(TYPES, bounds, strict=True))}
+    added |= {"lend": data.draw(st.booleans()), "mode": data.draw(st.sampled_from(["enforce", "shadow"]))}
+    before, after = (lending([], [], scope=scope) for _ in range(2))
+    now_ms = START_MS
+    for version in range(1, data.draw(st.integers(2, 6))):
+        before.load_quotas(snapshot(quotas, tenants, version, mode))
+        after.load_quotas(snapshot(quotas, [*tenants, added], version, mode))
+        now_ms += data.draw(st.integers(0, 4_000))
+        usage = data.draw(batch(now_ms, 11, 1_000))
+        usage += [{**row, "user": f"x-{row['user']}"} for row in data.draw(batch(now_ms, 11, 1_000))]
+        found = [engine.record(table(usage), now_ms).to_pylist() for engine in (before, after)]
+        of_others = [[row for row in rows if not row["user"].startswith("x-")] for rows in found]
+        assert of_others[0] == of_others[1]
+        others = table([row for row in usage if not row["user"].startswith("x-")])
+        owed = (engine.evaluate(others, now_ms).to_pylist() for engine in (before, after))
+        one, other = ([row for row in rows if row["bound"] is not None] for rows in owed)
+        assert one == other
+        assert before.resolve(others).equals(after.resolve(others))
 
 
 # A new process.
@@ -149,7 +191,7 @@ def in_time(rows: list[Row], num_samples: int, window_ms: int, now_ms: int) -> l
 
 
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=40)
 def test_an_engine_that_is_restored_while_it_lends_goes_on_to_the_last_bit(data: st.DataObject) -> None:
     """Windows from usage, buckets and levels as they were stored; the first engine takes them up too, as the job's."""
     num_samples, window_ms = data.draw(st.sampled_from([1, 3, 11])), 1_000

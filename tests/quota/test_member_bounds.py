@@ -283,7 +283,7 @@ def on_and_off(second: int) -> Mapping[str, float]:
 
 @pytest.mark.parametrize(
     ("demand", "of_default", "most", "in_all"),
-    [(greedy, False, 5, 12), (on_and_off, True, 8, 150)],
+    [(greedy, False, 5, 12), (on_and_off, False, 7, 75), (greedy, True, 6, 15), (on_and_off, True, 8, 150)],
 )
 def test_a_lending_tenant_causes_few_writes_a_minute_for_ten_minutes(
     demand: Demand, of_default: bool, most: int, in_all: int

@@ -13,6 +13,28 @@ from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_
 AT_MS = 1_700_000_040_000
 
 
+def test_a_debt_is_never_larger_than_ten_bursts() -> None:
+    engine = loaded(quota_row(producer_byte_rate=1000))
+    decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=10**9))
+    assert owed(engine, AT_MS)["tokens"] == -110_000.0
+    engine.load_quotas(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=10)], 2))
+    assert owed(engine, AT_MS)["tokens"] == -1100.0
+
+
+def test_buckets_put_back_owe_what_they_owed() -> None:
+    rows = [quota_row(producer_byte_rate=1000), quota_row("<default>", "<default>", request_percentage=5)]
+    engine, other = loaded(*rows, scope="broker"), loaded(*rows, scope="broker")
+    used = [usage_row(AT_MS, broker_id=broker, produced_bytes=10**5, io_time_ns=10**10) for broker in ("1", "2")]
+    decide(engine, AT_MS, *used, usage_row(AT_MS, user="idle", produced_bytes=0))
+    stored = engine.buckets()
+    assert stored.num_rows == 4
+    decide(other, AT_MS, usage_row(AT_MS, broker_id="1", client_id="other", produced_bytes=77))
+    other.restore_buckets(stored)
+    one, again = (of.evaluate(table(used), AT_MS + 700).select(["tokens", "bound"]) for of in (engine, other))
+    assert again.equals(one)
+    assert other.buckets().sort_by("broker_id").equals(stored.sort_by("broker_id"))
+
+
 def test_a_debt_without_a_bound_is_kept_for_the_next_bound() -> None:
     engine = loaded(quota_row(producer_byte_rate=1000))
     decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=11_005))

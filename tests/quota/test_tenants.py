@@ -1,7 +1,7 @@
 """Tenants: which rows can be tenants, who is a member by name, and what the level promises."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -327,3 +327,11 @@ def test_what_a_tenant_does_not_say_is_no_lend_enforce_and_a_tenth_of_its_bound(
     )
     assert [one.factor for one in found] == [1.0, 4.0]
     assert Tenant("c", (), (), NONE, NONE, lend=True).factor == INF
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("enforce", ["enforce", "shadow"]), ("shadow", ["shadow", "shadow"])])
+def test_a_table_in_shadow_mode_has_shadow_tenants_only(
+    mode: Literal["enforce", "shadow"], expected: list[str]
+) -> None:
+    rows = [tenant_row(), tenant_row("z", mode="shadow")]
+    assert [one.mode for one in read_tenants(rows, 3, mode)] == expected

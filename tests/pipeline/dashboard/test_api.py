@@ -66,6 +66,18 @@ def test_a_throttle_has_its_level_its_owner_and_its_begin(asked: Any, shop: Live
     assert {(row["user"], row["owner"]) for row in found["recent"]} == set(OWNERS.items())
 
 
+def test_the_rates_are_those_of_the_usage(asked: Any, shop: LivedTables) -> None:
+    rows = {(row["user"], row["client_id"]): row for row in get(asked, "quotas")["rows"]}
+    web = rows["web", ""]["bounds"]["producer_byte_rate"]
+    usage = read_table(table_uri(shop.root, "usage")).to_pylist()
+    newest_ms = max(row["evaluated_at_ms"] for row in usage)
+    begin_ms = (newest_ms // 1_000 - 10) * 1_000
+    used = sum(row["produced_bytes"] or 0 for row in usage
+               if row["user"] == "web" and begin_ms <= row["sample_start_ms"] <= newest_ms)  # fmt: skip
+    assert web["observed"] == pytest.approx(used / ((newest_ms - begin_ms) / 1_000))
+    assert web["used"] == web["observed"] / 400_000
+
+
 def test_shadow_quotas_are_shown_as_such_and_throttle_nobody(asked: Any) -> None:
     talkers = get(asked, "summary")["talkers"]
     shadow = [row for row in talkers if row["mode"] == "shadow"]
@@ -96,6 +108,15 @@ def test_a_client_has_its_rate_its_bound_its_bands_and_its_decisions(asked: Any,
     assert len(found["at_ms"]) == len(found["series"]["producer_byte_rate"]["observed"])
     assert any(row["matches"] == ["producer_byte_rate"] and row["level"] == 1 for row in found["levels"])
     assert found["effective"][0]["bound"] == 150_000
+
+
+def test_the_history_says_who_when_and_why(asked: Any) -> None:
+    newest, *_, made = get(asked, "quotas/history")["versions"]
+    assert (newest["by"], newest["reason"]) == ("ada at console", "month end")
+    assert {(change["column"], change["old"], change["new"]) for change in newest["changes"]} >= {
+        ("producer_byte_rate", 100_000.0, 150_000.0)
+    }
+    assert made["by"].startswith("kquota, for the table itself ("), "not of another tool"
 
 
 def test_clients_are_listed_and_found_by_a_part_of_their_name(asked: Any) -> None:
@@ -160,6 +181,10 @@ def test_a_mistake_is_answered_with_what_and_how(asked: Any, path: str, status: 
     answer = asked.get(path)
     assert answer.status_code == status
     assert set(answer.json()) == {"error", "fix"}
+
+
+def test_another_name_of_this_machine_is_refused_without_a_token(asked: Any) -> None:
+    assert asked.get("/api/v1/summary", headers={"Host": "evil.example"}).status_code == 421
 
 
 @pytest.mark.parametrize("path", ["/", "/client", "/quotas", "/pipeline", "/static/app.js", "/favicon.svg"])

@@ -344,3 +344,13 @@ def violations(page: Any) -> list[tuple[str, list[str]]]:
         for one in found
         if one["impact"] in {"serious", "critical"}
     ]
+
+
+def test_the_page_is_small_and_loads_nothing_from_elsewhere(page: Any, address: str) -> None:
+    answers: list[Any] = []
+    page.on("requestfinished", lambda request: answers.append(request.response()))
+    show(page, address, "/client?user=alice&client_id=etl")
+    page.wait_for_selector("main[data-drawn='1']")
+    sizes = {answer.url: len(answer.body()) for answer in answers if "/api/" not in answer.url}
+    assert all(url.startswith(address) for url in sizes)
+    assert 50_000 < sum(sizes.values()) <= 170_000

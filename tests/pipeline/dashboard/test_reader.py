@@ -11,7 +11,7 @@ import pytest
 from pipeline.dashboard.client import client_document
 from pipeline.dashboard.views import pipeline_document
 from pipeline.job.status import status_of
-from pipeline.settings.model import Settings, TablesSettings
+from pipeline.settings.model import Settings, StreamSettings, TablesSettings
 from pipeline.tables.port import table_uri
 from pipeline.tables.queries import live_clients
 from pipeline.tables.throttles import newest_decision, running_throttles, story_of
@@ -93,3 +93,19 @@ def test_a_job_that_dies_and_comes_back_is_seen(tmp_path: Path) -> None:
     tables.live(1)
     states.append(reader.look(tables.now_ms).health.state)
     assert states == ["live", "down", "down", "stalled", "live"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "waited_ms", "states"),
+    [
+        (StreamSettings(trigger_ms=60_000), None, {170_000: "live", 190_000: "stalled"}),
+        (StreamSettings(), 19_000, {0: "live", 20_000: "quiet", 22_100: "stalled", 40_000: "hung"}),
+    ],
+)
+def test_how_long_a_job_may_be_silent_follows_from_its_settings_and_its_last_wait(
+    stream: StreamSettings, waited_ms: int | None, states: dict[int, str], tmp_path: Path
+) -> None:
+    tables = LivedTables(tmp_path, QUOTAS, SENDERS, START_MS)
+    tables.live(2)
+    reader = reader_of(tables.root, last_wait_ms=waited_ms and tables.now_ms + waited_ms, stream=stream)
+    assert {age_ms: reader.look(tables.now_ms + age_ms).health.state for age_ms in states} == states

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -17,11 +18,16 @@ from pipeline.dashboard.views import PARAMETERS, TOKEN_VARIABLE
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import table_uri
+from pipeline.tables.quotas.table import TenantTable, local_audit
+from pipeline.tables.quotas.tenants import USERS, TenantChange
+from pipeline.tables.rates import member_rates
+from quota.broker_levels.entries import EntryKey
 from quota.tenants import Tenant
 from schemas.arrow import conform
 from schemas.rows import RatesRow
 from tests.pipeline.cli.running import kquota
-from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
+from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables, Sender
+from tests.pipeline.dashboard.shop import START_MS, quota
 from tests.pipeline.dashboard.test_api import client_of
 
 TOKEN: Final = "0123456789abcdef" * 4
@@ -154,6 +160,12 @@ def test_the_bound_of_a_tenant_is_that_of_each_broker_where_brokers_count(root: 
     assert "joe  producer, broker 1  2.0 MB/s" in text
 
 
+def test_a_user_in_two_tenants_has_a_member_in_each_on_its_page(root: str) -> None:
+    text = shown(root, TEAM._replace(kind="user", name="bob"))
+    for tenant, rate in (("x", "300.0"), ("y", "200.0")):
+        assert f"bob, clients without a quota of their own, in tenant {tenant}  producer  {rate} kB/s" in text
+
+
 @pytest.mark.parametrize(
     ("team", "others"),
     [
@@ -266,3 +278,35 @@ def test_a_link_that_would_open_nothing_is_not_made(
     assert (answer.exit_code, answer.stdout, told in answer.stderr) == (exit_code, "", True), answer.stderr
     monkeypatch.delenv(TOKEN_VARIABLE)
     assert "there is none" in made(shop, "--user", "alice").stderr
+
+
+def sent(rate: float, _second: float) -> dict[str, float]:
+    return {"produced_bytes": rate}
+
+
+@pytest.fixture(scope="module")
+def lending(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
+    """Ann and Abe have 100 kB/s each in a tenant that lends: she wants five times as much, he next to nothing."""
+    quotas = [quota(user, "", producer_byte_rate=100_000.0) for user in ("ann", "abe", "zoe")]
+    wanted = {"ann": 500_000, "abe": 5_000, "zoe": 80_000}
+    senders = [Sender(user, "etl", partial(sent, rate)) for user, rate in wanted.items()]
+    tables = LivedTables(tmp_path_factory.mktemp("lending"), quotas, senders, START_MS, at_once=True)
+    create_missing(tables.root, [TABLES["tenants"]])
+    team = TenantChange("team-a", {"producer_byte_rate": 200_000.0, "lend": True}, {USERS: ["a*"]})
+    TenantTable(tables.root).alter([team], local_audit("test"))
+    tables.live(60)
+    return tables
+
+
+def test_a_job_that_lends_is_seen_on_the_page_and_by_the_sync(lending: LivedTables) -> None:
+    with client_of(lending, TOKEN) as client:
+        text = client.get(path_of(Team("test", "tenant", "team-a", lending.now_ms + 60_000))).text
+    assert re.search(r"<td>ann</td>.*<td>19\d\.\d kB/s, 1\.9 × its own</td>", text)
+    assert "<td>200.0 kB/s</td>" in text
+    assert "zoe" not in text
+    as_of_ms, rates = member_rates(lending.root)
+    assert lending.now_ms - as_of_ms < 2_000
+    assert {key.user: rate.own_bound for key, rate in rates.items()} == {"ann": 100_000.0, "abe": 100_000.0}
+    ann = rates[EntryKey("ann", "", "producer_byte_rate")]
+    assert 190_000 < ann.bound < 200_000
+    assert ann.observed > ann.own_bound

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,3 +139,12 @@ def test_a_user_in_two_tenants_has_a_sensor_in_each(unnamed: LivedTables) -> Non
         found = client_document(reader, state, ("bob", client_id))["effective"][0]
         assert (found["tenant"], found["shared_with"]) == (tenant, [])
         assert found["observed"] == pytest.approx(rate, rel=0.2)
+
+
+def test_without_tenants_nothing_speaks_of_them(tmp_path: Path) -> None:
+    quotas = [quota("alice", "", producer_byte_rate=100_000.0)]
+    tables = LivedTables(tmp_path, quotas, SENDERS, START_MS, at_once=True)
+    tables.live(2)
+    assert TenantTable(tables.root).read().rows == ()
+    assert reader_of(tables.root).look(tables.now_ms).summary()["tenants"] == []
+    assert "\ntenants" not in kquota("status", "--tables", tables.root).stdout

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from prometheus_client import CollectorRegistry, generate_latest
 
+from deploy.site.hook import with_tables
 from pipeline.job.metrics import (
     IDLE_MS,
     MOST_CLIENTS,
@@ -75,6 +76,12 @@ def test_batches_rows_and_steps_are_those_of_the_tables(job: HandJob, registry: 
     for table in ("batches", "dead_letters"):
         assert value(registry, "table_last_commit_timestamp_seconds", table=table) == now
     assert value(registry, "table_last_commit_timestamp_seconds", table="decisions") < now
+
+
+def test_the_site_has_every_metric_of_the_job(job: HandJob, registry: CollectorRegistry) -> None:
+    page = with_tables("<!-- metrics -->")
+    missing = [metric.name for metric in registry.collect() if f"| `{metric.name}` |" not in page]
+    assert missing == [], "name and help must be two texts in a row: see metrics_of in deploy/site/hook.py"
 
 
 @pytest.mark.parametrize("back_ms", [20_000, 3_600_000])

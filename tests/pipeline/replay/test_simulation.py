@@ -2,13 +2,18 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.replay.simulation import SimulatedBatch, batches_of_usage, holds_events, read_events
+from pipeline.replay.simulation import SimulatedBatch, Simulation, batches_of_usage, holds_events, read_events
+from pipeline.settings.model import Settings
+from quota.snapshot import QuotaSnapshot
+from schemas.names import ClientKey
+from tests.quota.factories import quota_row
 
 T0_MS = 1_700_000_000_000
 
@@ -70,3 +75,40 @@ def test_lines_are_read_as_messages_of_the_topic_and_what_is_refused_has_its_pla
 )
 def test_the_first_line_says_whether_a_file_holds_events(text: str, is_events: bool) -> None:
     assert holds_events(text) is is_events
+
+
+def simulate(events: list[dict[str, Any]], **quota: Any) -> tuple[Simulation, list[tuple[int, str, str]]]:
+    told: list[tuple[int, str, str]] = []
+
+    def tell(now_ms: int, record: Mapping[str, Any]) -> None:
+        told.append((now_ms - T0_MS, record["action"], record["cause"]))
+
+    quotas = QuotaSnapshot.from_rows([quota_row("alice", **{"producer_byte_rate": 1_000.0, **quota})], 1)
+    simulation = Simulation(Settings(), 500, quotas, "cluster", tell)
+    simulation.run(batches_of(events, 500))
+    return simulation, told
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "shortest_ms", "longest_ms"),
+    [
+        (15_000, 10_500, 15_500),  # the sample leaves the window of the rate 11 s after its own began
+        (60_000, 48_000, 51_000),  # at 1 000 a second, less the burst of 11 000 in the bucket
+    ],
+)
+def test_a_throttle_is_begun_by_a_batch_renewed_and_released_when_its_debt_is_paid(
+    used_bytes: int, shortest_ms: int, longest_ms: int
+) -> None:
+    simulation, told = simulate([event(100, produced_bytes=used_bytes)])
+    assert told[0] == (500, "throttle", "violation")
+    assert told[-1][1:] == ("release", "expired")
+    story = simulation.clients[ClientKey("", "alice", "etl")]
+    assert (story.violations, story.renewals, story.releases) == (1, len(told) - 2, 1)
+    assert story.throttle_ms == told[-1][0] - 500
+    assert shortest_ms <= story.throttle_ms <= longest_ms
+
+
+def test_a_shadow_quota_tells_nothing_and_is_counted() -> None:
+    used = [event(at_ms, produced_bytes=amount) for at_ms, amount in ((0, 15_000), (600, 0), (30_000, 0))]
+    simulation, told = simulate(used, mode="shadow")
+    assert (told, simulation.clients[ClientKey("", "alice", "etl")].shadowed) == ([], 2)

@@ -94,6 +94,21 @@ def test_an_append_that_failed_and_was_made_all_the_same_counts_as_made(
     assert job.read().num_rows == 1
 
 
+def test_an_append_that_another_commit_came_before_is_made_again(
+    job: DeltaRsWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = job._committed
+
+    def lose(*given: Any) -> bool:
+        monkeypatch.undo()
+        set_property(job.uri, "theirs")
+        return commit(*given)
+
+    monkeypatch.setattr(job, "_committed", lose)
+    assert job.append(dead_letters(), {"q1": 0}, {})
+    assert job.read().num_rows == 1
+
+
 @pytest.mark.parametrize("other_commits", [0, 1, 60])
 def test_an_append_is_made_although_the_log_was_cleaned(job: DeltaRsWriter, other_commits: int) -> None:
     for version in range(5):

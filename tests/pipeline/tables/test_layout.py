@@ -11,6 +11,7 @@ from pipeline.demo.run import make_tables
 from pipeline.errors import Conflict, UsageError
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.layout import (
+    QUOTA_HISTORY,
     TABLES,
     VIEWS,
     changes_of_others,
@@ -22,8 +23,10 @@ from pipeline.tables.layout import (
 from pipeline.tables.opening import open_table
 from pipeline.tables.port import EDITED, TableOfAnotherBuild, table_uri
 from schemas.arrow import arrow_schema
+from schemas.asyncapi import MODELS
 from schemas.rows import QuotaRow
 from tests.object_store import ObjectStore
+from tests.pipeline.cli.running import kquota
 from tests.pipeline.tables.factories import new_table
 
 
@@ -49,6 +52,11 @@ def test_a_table_of_an_earlier_build_is_refused_in_one_line(tmp_path: Path, name
     assert ("error", str(refused.value)) in changes_of_others(table_uri(root, name), TABLES[name])
     with pytest.raises(TableOfAnotherBuild, match=r"Fix: start over: .*demo --fresh, or make run FRESH=1"):
         make_tables(Settings(tables=TablesSettings(root=root)))
+
+
+def test_the_fields_of_every_table_are_published() -> None:
+    told = "add it to MODELS of schemas/asyncapi.py, then run python -m schemas.asyncapi"
+    assert {name: one.model for name, one in TABLES.items() if MODELS.get(name) is not one.model} == {}, told
 
 
 @pytest.mark.parametrize("name", list(TABLES))
@@ -134,3 +142,15 @@ def test_tables_belong_to_the_first_job_that_starts_on_them(tmp_path: Path) -> N
 def test_a_schema_or_a_root_that_would_not_be_one_in_sql_is_refused(root: str, schema: str, refused: str) -> None:
     with pytest.raises(UsageError, match=refused):
         view_sql(VIEWS, root, schema)
+
+
+def test_the_command_prints_the_file_for_the_tables_of_the_settings() -> None:
+    assert f"LOCATION '{Path.cwd()}/here/usage'" in view_sql(VIEWS, "here", "kquota"), "a folder is a whole path"
+    for file, flags in ((VIEWS, ()), (QUOTA_HISTORY, ("--quota-history",))):
+        printed = kquota("tables", "views", "--tables", "s3://lake/kquota", "--schema", "main.kquota", *flags)
+        assert (printed.exit_code, printed.stdout) == (0, view_sql(file, "s3://lake/kquota", "main.kquota"))
+        assert "${" not in printed.stdout
+        assert "USE main.kquota;" in printed.stdout
+        assert "s3://lake/kquota/quotas" in printed.stdout
+    refused = kquota("tables", "views", "--schema", "a-b")
+    assert (refused.exit_code, "--schema a-b is not a name" in refused.stderr) == (2, True)

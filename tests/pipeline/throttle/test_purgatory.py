@@ -202,6 +202,14 @@ def test_what_was_handed_out_and_extended_by_a_batch_meanwhile_is_not_due_any_mo
     assert loop.purgatory.tick() == 0
 
 
+def test_the_machines_clock_may_be_set_without_moving_the_end() -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    loop.batch(alice=11_000)
+    loop.clock.set_wall(loop.clock.wall_ms + 3_600_000)
+    loop.advance(999)
+    assert len(loop.purgatory) == 1
+
+
 class ThrottlesEndOnce(RuleBasedStateMachine):
     """Random usage, edits, waiting, restarts and lost transactions, against what a reader of the topic sees."""
 

@@ -142,6 +142,16 @@ def test_a_plan_is_what_the_commit_would_be_and_writes_nothing(edited: Edited) -
     assert table.commit(change, AUDIT).rows == plan.rows == table.read().rows
 
 
+def test_each_version_tells_who_why_and_what(edited: Edited) -> None:
+    edited.set(alice=1.0)
+    edited.set(alice=2.0, bob=1.0)
+    newest, first, *_ = versions(edited.open(), 10)
+    assert newest.commit.audit == first.commit.audit == AUDIT
+    assert ("alter", RATE, 1.0, 2.0) in [(one.action, one.column, one.old, one.new) for one in newest.changes]
+    assert {one.key[0]: one.action for one in newest.changes} == {"alice": "alter", "bob": "add"}
+    assert {"mode", "lend", "client_id_patterns", "note"}.isdisjoint(one.column for one in newest.changes), "not set"
+
+
 def test_a_row_that_is_there_twice_is_refused_and_an_edit_of_it_leaves_one(edited: Edited) -> None:
     kind, alice, bob = edited.open().kind, edited.row("alice", 1.0), edited.row("bob", 1.0)
     with pytest.raises(Refused, match="'alice' has 2 rows, not one"):
