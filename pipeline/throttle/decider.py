@@ -131,6 +131,7 @@ class Decider:
         self._last = Evaluation("", -1, 0, -1)
         self._in_force: QuotaSnapshot | None = None
         self._decided: QuotaSnapshot | None = None
+        self._stored_under: QuotaSnapshot | None = None
         self._steady_at_last_ms = 0
         self._failure: BaseException | None = None
 
@@ -325,12 +326,22 @@ class Decider:
     def buckets(self) -> pa.Table:
         """Token buckets that are not full under the bounds in force, for the `sensor_state` table."""
         with self._lock:
+            self._stored_under = self._in_force
             return self._engine.buckets()
 
     def restore_buckets(self, buckets: pa.Table) -> None:
-        """Set the token buckets as a snapshot has them; all others become full."""
+        """Set the token buckets as a snapshot has them; all others become full.
+
+        An edit may have come into force since `buckets` gave them. They are set under the quotas of before: a tenant's
+        level is one under those terms, and not under the new ones.
+        """
         with self._lock:
+            in_force, before = self._in_force, self._stored_under
+            if before is not None:
+                self._engine.load_quotas(before)
             self._engine.restore_buckets(buckets)
+            if in_force is not None and in_force is not before:
+                self._engine.load_quotas(in_force)
 
     def expire_idle(self) -> int:
         """Drop sensors that have been idle for an hour of event time; returns how many."""

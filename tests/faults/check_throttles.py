@@ -145,7 +145,7 @@ def check_record(case: Case, reign: Reign, row: Row, decision: Row | None) -> No
     case.verdict.expect("pairs", is_right, f"{name}: its client was {'not ' if held is None else ''}held before")
     with case.before_snapshot():
         owed = case.books.owed(row, row["evaluated_at_ms"], version_of(row))
-    _check_whom(case, kind, name, row)
+    _check_whom(case, kind, name, row, reign)
     _put_debt(owed, decision)
     if of_batch:
         _check_violation(case, kind, name, row, decision, owed)
@@ -179,9 +179,14 @@ def _put_debt(owed: dict[str, Row], decision: Row | None) -> None:
         owed[decision["quota_type"]].update({name: decision[name] for name in ("tokens", "owed_ms")})
 
 
-def _check_whom(case: Case, kind: str, name: str, row: Row) -> None:
-    """A throttle holds the user, but the exceptions, where its sensor is held as a whole; else the client."""
-    versions = case.books.versions(version_of(row), max(case.newest_version, version_of(row)))
+def _check_whom(case: Case, kind: str, name: str, row: Row, reign: Reign) -> None:
+    """A throttle holds the user, but the exceptions, where its sensor is held as a whole; else the client.
+
+    They are those in force when it was written, maybe by an edit that the next batch is the first to name.
+    """
+    own, following = version_of(row), reign.following
+    newest = None if following is None else max(case.newest_version, own, following.version)
+    versions = case.books.versions(own, newest)
     excepted = [case.books.excepted_of(row, one) for one in versions]
     stored = _excepted_in(row)
     is_right = row["action"] == "release" or stored in excepted

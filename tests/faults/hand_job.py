@@ -45,7 +45,6 @@ from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable, TenantTable
-from pipeline.tables.quotas.tenants import TenantChange
 from pipeline.throttle.assembly import assemble
 from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import Marker, Publisher
@@ -157,10 +156,6 @@ class HandJob:
 
     def edit(self, rates: dict[str, float]) -> None:
         self.quota_table.alter([QuotaChange(user="<default>", client_id="", values=rates)], AUDIT)
-
-    def edit_tenant(self, values: dict[str, Any], added: dict[str, list[str]] | None = None) -> None:
-        """Edit the tenant "team"; without patterns it is deleted, if it is there."""
-        self.tenant_table.alter([TenantChange("team", values, added or {})], AUDIT)
 
     def forgive(self, user: str, client_id: str = "") -> None:
         self.quota_table.commit(lambda rows: rows, AUDIT, forgives=[(user, client_id)])
@@ -402,11 +397,6 @@ class Load:
 
     def edit(self, factor: float) -> None:
         self.job.edit({name: rate * factor for name, rate in RATES.items()})
-
-    def lend(self, factor: float) -> None:
-        """Three of the offenders have what two of them have by their quotas, and lend it to each other."""
-        bounds = {name: 2 * rate * factor for name, rate in RATES.items()}
-        self.job.edit_tenant({**bounds, "lend": True}, {"user_patterns": [f"offender-{number}" for number in range(3)]})
 
     def come_to_rest(self) -> None:
         self.job.step()

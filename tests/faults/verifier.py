@@ -40,14 +40,14 @@ def verify(evidence: Evidence, rules: Rules | None = None, at_least: Mapping[str
     verdict = Verdict()
     rules = rules or Rules()
     batches = cut(evidence.tables["batches"], evidence.messages, evidence.usage_topic, verdict)
-    by_batch = {name: _by_batch(rows) for name, rows in evidence.tables.items()}
+    rows_of = {name: by_batch(rows) for name, rows in evidence.tables.items()}
     known = {batch.key for batch in batches}
     for name in ("usage", "decisions", "dead_letters", "throttle_events", "sensor_state"):
-        for key in by_batch[name].keys() - known:
+        for key in rows_of[name].keys() - known:
             verdict.tell(name, "different", f"rows of batch {key}, which is not in batches")
     if batches:
-        _check_batches(evidence, batches, by_batch, rules, verdict)
-        check_intervals(batches, by_batch["sensor_state"], rules, verdict)
+        _check_batches(evidence, batches, rows_of, rules, verdict)
+        check_intervals(batches, rows_of["sensor_state"], rules, verdict)
     check_sequence(evidence, rules, verdict)
     check_pairs(evidence, verdict)
     verdict.demand(at_least or {})
@@ -57,7 +57,7 @@ def verify(evidence: Evidence, rules: Rules | None = None, at_least: Mapping[str
 def _check_batches(
     evidence: Evidence,
     batches: Sequence[Batch],
-    by_batch: Mapping[str, Mapping[Key, list[Row]]],
+    rows_of: Mapping[str, Mapping[Key, list[Row]]],
     rules: Rules,
     verdict: Verdict,
 ) -> None:
@@ -67,7 +67,7 @@ def _check_batches(
     pinned_version = (-1, -1)
     since: Batch | None = None
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
-        rows = {name: by_key.get(batch.key, []) for name, by_key in by_batch.items()}
+        rows = {name: by_key.get(batch.key, []) for name, by_key in rows_of.items()}
         unknown = batch.row["engine_settings"] != settings
         verdict.deny("batches", unknown, f"batch {batch.key} has other engine settings, which are not judged")
         went_back = batch.version < pinned_version
@@ -94,7 +94,7 @@ def _moved_starts(batch: Batch, evidence: Evidence) -> tuple[tuple[int, int], ..
     return starts if any(by_ms for _, by_ms in starts) else ()
 
 
-def _by_batch(rows: list[Row]) -> dict[Key, list[Row]]:
+def by_batch(rows: list[Row]) -> dict[Key, list[Row]]:
     found: dict[Key, list[Row]] = defaultdict(list)
     for row in rows:
         found[row["query_id"], row["batch_id"]].append(row)

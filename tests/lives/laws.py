@@ -1,16 +1,17 @@
 """Properties of a life that the verifier does not have, each computed from what is stored or published."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isclose
-from typing import Final
+from typing import Final, Self
 
 from pipeline.settings.model import EngineSettings
 from schemas.throttle_record import BATCH_CAUSES, Target, ThrottleRecord
 from tests.faults.evidence import Batch, Evidence, Row, Version, cut, version_of
 from tests.faults.hand_job import HandJob
 from tests.faults.verdict import Verdict
+from tests.faults.verifier import by_batch
 
 _MEASURES: Final = {
     "producer_byte_rate": ("produced_bytes",),
@@ -59,185 +60,137 @@ def check_ledger(job: HandJob) -> list[str]:
 
 @dataclass
 class Account:
-    """What one sensor of a user has used, earned, and been let off, in the units of its bound.
+    """What one user owes for one quota type, along the batches: the integral of what it used above its bound.
 
-    tokens = one burst + earned − used − unused + forgotten. `tokens` is None before the first usage, and after the
-    account was closed because it was full: then it begins again.
+    tokens = a full bucket − used above the bound + what rules forget; None before the first usage.
 
     Attributes:
-        unused: What was earned and not kept, because one burst is the most that is kept.
-        forgotten: By rule.
+        forgot: Counts how often each rule forgot something.
     """
 
-    size_seconds: float
-    used: float = 0.0
-    earned: float = 0.0
-    unused: float = 0.0
-    begun_with: float | None = None
-    refilled_at_ms: int = 0
-    forgotten: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def tokens(self) -> float | None:
-        if self.begun_with is None:
-            return None
-        return self.begun_with + self.earned - self.used - self.unused + sum(self.forgotten.values())
-
-    def close(self) -> None:
-        """Begin again."""
-        self.begun_with = None
-        self.used = self.earned = self.unused = 0.0
-        self.forgotten.clear()
-
-    def let_off(self, rule: str, least: float) -> None:
-        """A rule forgets what is owed below this."""
-        assert self.tokens is not None
-        if self.tokens < least:
-            self.forgotten[rule] = self.forgotten.get(rule, 0.0) + least - self.tokens
-
-    def refill(self, until_ms: int, bound: float) -> None:
-        burst = self.size_seconds * bound
-        if self.begun_with is None:
-            self.begun_with, self.refilled_at_ms = burst, until_ms
-        self.let_off("10 bursts", -_MOST_BURSTS * burst)
-        self.earned += bound * max(until_ms - self.refilled_at_ms, 0) / 1_000.0
-        self.refilled_at_ms = max(until_ms, self.refilled_at_ms)
-        assert self.tokens is not None
-        self.unused += max(self.tokens - burst, 0.0)
-
-    def use(self, amount: float, bound: float, is_heard: bool) -> None:
-        """Use so much; of a gap, in which no client was asked to wait, not more than one burst is owed."""
-        burst = self.size_seconds * bound
-        assert self.tokens is not None
-        least = min(self.tokens, -burst * (_MOST_BURSTS if is_heard else 1))
-        self.used += amount
-        self.let_off("10 bursts" if is_heard else "a gap", least)
-
-    def tokens_at(self, at_ms: int, bound: float) -> float:
-        burst = self.size_seconds * bound
-        if self.tokens is None:
-            return burst
-        since_seconds = max(at_ms - self.refilled_at_ms, 0) / 1_000.0
-        return min(max(self.tokens, -_MOST_BURSTS * burst) + bound * since_seconds, burst)
-
-
-@dataclass
-class Debts:
+    evidence: Evidence
+    num_samples: int
+    window_ms: int
+    user: str
+    quota_type: str
+    forgot: Counter[str]
     compared: int = 0
     found: list[str] = field(default_factory=list)
+    _begun_with: float | None = None
+    _excess: float = 0.0
+    _forgotten: float = 0.0
+    _refilled_at_ms: int = 0
 
+    @property
+    def _tokens(self) -> float | None:
+        return None if self._begun_with is None else self._begun_with - self._excess + self._forgotten
 
-def check_debts(evidence: Evidence, engine: EngineSettings, users: Sequence[str], forgot: Counter[str]) -> Debts:
-    """The stored tokens of users with quotas of their own are the integral of their stored usage.
-
-    That is what was used above the bound, without what a rule forgets; `forgot` counts how often each did.
-    """
-    debts = Debts()
-    batches = cut(evidence.tables["batches"], evidence.messages, evidence.usage_topic, Verdict())
-    for user in users:
-        for quota_type in _MEASURES:
-            _Ledger(evidence, engine, user, quota_type, debts, forgot).check(batches)
-    return debts
-
-
-class _Ledger:
-    """The account of one sensor along the batches."""
-
-    def __init__(
-        self, evidence: Evidence, engine: EngineSettings, user: str, quota_type: str, debts: Debts, forgot: Counter[str]
-    ) -> None:
-        self._evidence, self._user, self._quota_type = evidence, user, quota_type
-        self._debts, self._forgot = debts, forgot
-        self._n, self._w = engine.num_samples, engine.sample_window_ms
-        self._account = Account(self._n * self._w / 1_000.0)
-        self._rows = {name: _by_batch(evidence.tables[name], self._is_own) for name in ("usage", "throttle_events")}
-        self._snapshots = _by_batch(evidence.tables["sensor_state"], lambda _row: True)
-
-    def _is_own(self, row: Row) -> bool:
-        if "sensor_user" in row:
-            return (row["sensor_user"], row["sensor_client_id"], row["quota_type"]) == (
-                self._user,
-                "",
-                self._quota_type,
-            )
-        return bool(row["user"] == self._user)
+    def _close(self) -> None:
+        """The next usage finds a full bucket."""
+        self._begun_with, self._excess, self._forgotten = None, 0.0, 0.0
 
     def _quota(self, version: Version) -> Row:
-        return next(
-            row for row in self._evidence.quotas[version].rows if (row["user"], row["client_id"]) == (self._user, "")
-        )
+        rows = self.evidence.quotas[version].rows
+        return next(row for row in rows if (row["user"], row["client_id"]) == (self.user, ""))
 
     def _bound(self, version: Version) -> float:
-        return float(self._quota(version)[self._quota_type])
+        return float(self._quota(version)[self.quota_type])
 
-    def check(self, batches: Sequence[Batch]) -> None:
-        account, before, until_ms = self._account, None, 0
-        for batch in batches:
-            if before is not None and batch.time_epoch > before.time_epoch:
-                account.refilled_at_ms += batch.evaluated_at_ms - before.evaluated_at_ms
-            forgiven_ms = self._quota(batch.version)["forgiven_until_ms"] or 0
-            if before is not None and forgiven_ms > until_ms:
-                self._forgot["debt forgotten: forgiven"] += account.tokens is not None
-                account.close()
-            before, until_ms = batch, forgiven_ms
-            self._record(batch)
-            records = list(self._rows["throttle_events"][batch.key])
+    def _burst(self, bound: float) -> float:
+        return self.num_samples * self.window_ms / 1_000.0 * bound
+
+    def _use(self, until_ms: int, amount: float, bound: float, is_heard: bool) -> None:
+        """Usage of one sample window: up to its end the bound is earned; then this much is used."""
+        burst, rule = self._burst(bound), "10 bursts" if is_heard else "a gap"
+        if self._begun_with is None:
+            self._begun_with, self._refilled_at_ms = burst, until_ms
+        self._forget("10 bursts", -_MOST_BURSTS * burst)
+        self._excess -= bound * max(until_ms - self._refilled_at_ms, 0) / 1_000.0
+        self._refilled_at_ms = max(until_ms, self._refilled_at_ms)
+        assert self._tokens is not None
+        self._forgotten -= max(self._tokens - burst, 0.0)  # no more than a burst is kept
+        least = min(self._tokens, -burst * (_MOST_BURSTS if is_heard else 1))
+        self._excess += amount
+        self._forget(rule, least)
+
+    def _forget(self, rule: str, least: float) -> None:
+        """What is owed below this is forgotten."""
+        assert self._tokens is not None
+        if self._tokens < least:
+            self.forgot[f"debt forgotten: {rule}"] += 1
+            self._forgotten += least - self._tokens
+
+    def _tokens_at(self, at_ms: int, version: Version) -> float:
+        bound = self._bound(version)
+        burst = self._burst(bound)
+        if self._tokens is None:
+            return burst
+        since_seconds = max(at_ms - self._refilled_at_ms, 0) / 1_000.0
+        return min(max(self._tokens, -_MOST_BURSTS * burst) + bound * since_seconds, burst)
+
+    def follow(self) -> Self:
+        """Go through all batches, with the records and the snapshot after each."""
+        tables = {name: by_batch(rows) for name, rows in self.evidence.tables.items()}
+        before_ms, epoch, forgiven_ms = 0, 0, 0
+        for batch in cut(self.evidence.tables["batches"], self.evidence.messages, "usage", Verdict()):
+            now_ms, until_ms = batch.evaluated_at_ms, self._quota(batch.version)["forgiven_until_ms"] or 0
+            if batch.time_epoch > epoch:
+                self._refilled_at_ms += now_ms - before_ms
+            if before_ms and until_ms > forgiven_ms:
+                self.forgot["debt forgotten: forgiven"] += self._begun_with is not None
+                self._close()
+            before_ms, epoch, forgiven_ms = now_ms, batch.time_epoch, until_ms
+            self._record(tables["usage"][batch.key], batch)
+            records = [row for row in tables["throttle_events"][batch.key] if self._is_own(row)]
             before_snapshot = [self._at(row) for row in records]
-            self._snapshot(batch)
+            self._see_snapshot(tables["sensor_state"].get(batch.key), batch)
             for row, wanted in zip(records, before_snapshot, strict=True):
                 self._expect(f"publish_seq {row['publish_seq']}", row["tokens"], {*wanted, *self._at(row)})
+        return self
+
+    def _is_own(self, row: Row) -> bool:
+        own = self.user, "", self.quota_type
+        return (row["sensor_user"], row["sensor_client_id"], row["quota_type"]) == own and row["tokens"] is not None
+
+    def _record(self, rows: Iterable[Row], batch: Batch) -> None:
+        used: dict[tuple[int, bool], float] = {}
+        for row in rows:
+            amounts = [row[name] for name in _MEASURES[self.quota_type] if row[name] is not None]
+            if row["user"] == self.user and amounts:
+                place = row["sample_start_ms"], not row["in_gap"]
+                used[place] = used.get(place, 0.0) + sum(amounts)
+        unit = 1e-7 if self.quota_type == "request_percentage" else 1.0
+        for (start_ms, is_heard), amount in sorted(used.items()):
+            until_ms = min(start_ms + self.window_ms, batch.evaluated_at_ms)
+            self._use(until_ms, amount * unit, self._bound(batch.version), is_heard)
 
     def _at(self, row: Row) -> set[float]:
         """At the instant of a record; or when the usage was charged, for a debt that usage from before has shown."""
-        instants = {row["evaluated_at_ms"]}
-        if row["cause"] in BATCH_CAUSES:
-            instants.add(self._account.refilled_at_ms)
-        return {self._account.tokens_at(at_ms, self._bound(version_of(row))) for at_ms in instants}
+        instants = {row["evaluated_at_ms"]} | ({self._refilled_at_ms} if row["cause"] in BATCH_CAUSES else set())
+        return {self._tokens_at(at_ms, version_of(row)) for at_ms in instants}
 
-    def _record(self, batch: Batch) -> None:
-        account, bound, now_ms = self._account, self._bound(batch.version), batch.evaluated_at_ms
-        used: dict[tuple[int, bool], float] = {}
-        for row in self._rows["usage"][batch.key]:
-            amounts = [row[name] for name in _MEASURES[self._quota_type] if row[name] is not None]
-            if amounts:
-                place = row["sample_start_ms"], not row["in_gap"]
-                used[place] = used.get(place, 0.0) + sum(amounts)
-        unit = 1e-7 if self._quota_type == "request_percentage" else 1.0
-        known = dict(account.forgotten)
-        for (start_ms, is_heard), amount in sorted(used.items()):
-            account.refill(min(start_ms + self._w, now_ms), bound)
-            account.use(amount * unit, bound, is_heard)
-        for rule, amount in account.forgotten.items():
-            self._forgot[f"debt forgotten: {rule}"] += amount > known.get(rule, 0.0)
-
-    def _snapshot(self, batch: Batch) -> None:
-        rows = self._snapshots.get(batch.key)
-        if rows is None or self._account.tokens is None:
+    def _see_snapshot(self, rows: Sequence[Row] | None, batch: Batch) -> None:
+        """A snapshot has the bucket, or it was full at the end of the oldest window: then it is new from now on."""
+        if rows is None or self._tokens is None:
             return
-        stored = [row for row in rows if self._is_own(row) and row["tokens"] is not None]
+        where, stored = f"the snapshot after {batch.key}", [row for row in rows if self._is_own(row)]
         if stored:
-            self._expect(f"snapshot after {batch.key}", stored[0]["tokens"], {self._account.tokens})
+            self._expect(where, stored[0]["tokens"], {self._tokens})
             return
-        full_at_ms = max((batch.evaluated_at_ms // self._w - self._n + 1) * self._w, 0)
-        bounds = {self._bound(version) for version in self._evidence.quotas if version >= batch.version}
-        shares = (self._account.tokens_at(full_at_ms, bound) / (self._account.size_seconds * bound) for bound in bounds)
-        if not max(shares) > 1.0 - 1e-9:
-            self._debts.found.append(f"debts: the snapshot after {batch.key} lacks the bucket of {self._user}")
-        self._account.close()
+        full_at_ms = max((batch.evaluated_at_ms // self.window_ms - self.num_samples + 1) * self.window_ms, 0)
+        later = [version for version in self.evidence.quotas if version >= batch.version]
+        missing = max(self._tokens_at(full_at_ms, one) / self._burst(self._bound(one)) for one in later) < 1.0 - 1e-9
+        self.found += [f"debts: {where} lacks the bucket of {self.user}"] * missing
+        self._close()
 
     def _expect(self, where: str, stored: float, wanted: Collection[float]) -> None:
-        self._debts.compared += 1
-        scale = self._account.size_seconds
-        if not any(isclose(stored, one, rel_tol=1e-6, abs_tol=1e-3 * scale) for one in wanted):
-            text = (
-                f"debts: {where}: {self._user} {self._quota_type} has {stored} tokens; by the integral {sorted(wanted)}"
-            )
-            self._debts.found.append(text)
+        self.compared += 1
+        if not any(isclose(stored, one, rel_tol=1e-6, abs_tol=1e-3) for one in wanted):
+            of = f"{where}: {self.user} {self.quota_type}"
+            self.found.append(f"debts: {of} has {stored} tokens; by the integral {sorted(wanted)}")
 
 
-def _by_batch(rows: Iterable[Row], is_own: Callable[[Row], bool]) -> dict[tuple[str, int], list[Row]]:
-    found: dict[tuple[str, int], list[Row]] = defaultdict(list)
-    for row in rows:
-        if is_own(row):
-            found[row["query_id"], row["batch_id"]].append(row)
-    return found
+def accounts(evidence: Evidence, engine: EngineSettings, users: Iterable[str], forgot: Counter[str]) -> list[Account]:
+    """The accounts of users with quotas of their own, in no tenant."""
+    size = engine.num_samples, engine.sample_window_ms
+    return [Account(evidence, *size, user, name, forgot).follow() for user in users for name in _MEASURES]

@@ -29,7 +29,7 @@ from tests.faults.hand_job import AUDIT, JOB, HandJob
 from tests.faults.rig import edit_team
 from tests.faults.verifier import verify
 from tests.lives.clients import CALM, STEADY, Clients
-from tests.lives.laws import check_debts, check_holds, check_ledger
+from tests.lives.laws import accounts, check_holds, check_ledger
 
 _HOUR_MS: Final = 3_600_000
 _REST_STEPS: Final = 600
@@ -143,11 +143,12 @@ class Life:
         verdict = verify(evidence, rules)
         found = [*self.found, *self._clients.found(), *verdict.told()]
         found += check_holds(self._job.broker.records, () if self._steps_clocks else CALM)
-        debts = check_debts(evidence, self._job.settings.engine, STEADY, self.happened)
+        debts = accounts(evidence, self._job.settings.engine, STEADY, self.happened)
+        found += [text for account in debts for text in account.found]
         compared = verdict.compared + Counter(gates=sum(gate.compared for gate in self._clients.gates))
-        compared["debts by the integral"] = debts.compared
+        compared["debts by the integral"] = sum(account.compared for account in debts)
         logical_ms = self._job.clock.steady_ms - began_ms
-        return Lived(self.seed, logical_ms, self.happened, compared, found + debts.found, self._trace(evidence))
+        return Lived(self.seed, logical_ms, self.happened, compared, found, self._trace(evidence))
 
     # Time.
 
@@ -295,7 +296,9 @@ class Life:
             self._count("edit of a client-id's quota")
             entity = offender, self._random.choice(("app", "etl", DEFAULT))
             is_there = entity in {(row["user"], row["client_id"]) for row in self._job.quota_table.read().rows}
-            change = QuotaChange(*entity, remove=True) if is_there else QuotaChange(*entity, values)
+            mode = self._random.choice(("enforce", "enforce", "shadow", "exempt"))
+            own = {"mode": mode} if mode == "exempt" else {**values, "mode": mode}
+            change = QuotaChange(*entity, remove=True) if is_there else QuotaChange(*entity, own)
             self._job.quota_table.alter([change], AUDIT)
         else:
             self._count("edit of the default quota")
