@@ -29,7 +29,7 @@ def test_the_site_has_every_setting_and_every_command() -> None:
 
 def test_the_site_has_every_metric_that_an_alert_or_a_board_names() -> None:
     named = set(re.findall(r"^\| `(kquota_\w+)` \| \S", with_tables("<!-- metrics -->"), re.MULTILINE))
-    files = ("prometheus/rules.yml", "grafana/kquota.json")
+    files = ("prometheus/rules.yml", "grafana/kquota.json", "grafana/kquota-team.json")
     asked = set(re.findall(r"\bkquota_[a-z_]+", "".join((ROOT / "deploy" / name).read_text("utf-8") for name in files)))
     asked -= {"kquota_docs", "kquota_alertmanager"}
     assert {name for name in asked if not {name, re.sub("_(total|bucket|sum|count)$", "", name)} & named} == set()

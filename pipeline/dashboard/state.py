@@ -83,9 +83,9 @@ def _held_text(now_ms: int, held: Sequence[Mapping[str, Any]]) -> str:
     counts = Held(held).counts
     times = "" if worst["most_used"] is None else f", {times_text(worst['most_used'])} its quota"
     who = client_text(worst["user"], worst["client_id"])
-    most = "" if sum(counts) == 1 else "most over: "
+    most = ": " if sum(counts) == 1 else "; most over is "
     left = age_text(max(worst["throttled_until_ms"] - now_ms, 1_000))
-    return f"kquota holds {count_text(*counts)}: {most}{who}, {left} left{times}"
+    return f"kquota holds {count_text(*counts)}{most}{who}, {left} left{times}"
 
 
 def collapsed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -84,7 +84,7 @@ def running_prometheus(folder: Path, configuration: str) -> Iterator[Prometheus]
 
 
 RULES = DEPLOY / "prometheus" / "rules.yml"
-BOARD = DEPLOY / "grafana" / "kquota.json"
+BOARDS = [DEPLOY / "grafana" / name for name in ("kquota.json", "kquota-team.json")]
 ANY_PORT = MetricsSettings(port=0)
 OURS = re.compile(r"\bkquota_[a-z_]+")
 
@@ -94,9 +94,9 @@ def rules() -> list[dict[str, Any]]:
 
 
 def board_expressions() -> list[str]:
-    board = json.loads(BOARD.read_text("utf-8"))
-    targets = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
-    return [text.replace("$__rate_interval", "1m") for text in targets]
+    panels = [panel for board in BOARDS for panel in json.loads(board.read_text("utf-8"))["panels"]]
+    targets = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    return [text.replace("$__rate_interval", "1m").replace("$user", f"guest|{OFFENDER[0]}") for text in targets]
 
 
 def runbook() -> list[str]:
@@ -120,7 +120,8 @@ def served_job(folder: Path) -> Iterator[int]:
     job.clock.advance(20_000)
     job.step()  # looks, and renews
     event = {"event_time_ms": job.clock.wall_ms, "user": "guest", "client_id": "app", "produced_bytes": 500}
-    job.send(json.dumps(event).encode())
+    held = {**event, "user": OFFENDER[0], "client_id": OFFENDER[1], "produced_bytes": 1, "broker_throttle_ms": 9_000}
+    job.send(json.dumps(event).encode(), json.dumps(held).encode())
     throttle_one(job)
     throttle_one(job)  # after 6 batches the clocks are known
     with metrics_endpoint(ANY_PORT, registry) as port:

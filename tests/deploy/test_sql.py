@@ -162,7 +162,8 @@ def read_board(path: Path) -> dict[str, Any]:
 def panel_queries() -> Mapping[str, str]:
     """Title of each Grafana panel -> its SQL, with variables and macros filled in as Grafana and the plugin do."""
     targets = {panel["title"]: panel.get("targets", ()) for panel in read_board(SQL_BOARD)["panels"]}
-    texts = {title: one["rawSqlQuery"].replace("${schema}", SCHEMA) for title, some in targets.items() for one in some}
+    found = {title: one["rawSqlQuery"].replace("${schema}", SCHEMA) for title, some in targets.items() for one in some}
+    texts = {title: text.replace("${user}", "%") for title, text in found.items()}
     time_range = r"\1 BETWEEN '1970-01-01 00:00:00' AND '2999-01-01 00:00:00'"
     return {title: _TIME_FILTER.sub(time_range, text) for title, text in texts.items()}
 

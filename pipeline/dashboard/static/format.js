@@ -97,7 +97,7 @@ export function ownerText(owner) {
   return owner || 'no owner';
 }
 
-/** A text as a sentence: it begins with a capital and ends with a full stop. */
+/** A text as a sentence: it begins with a capital, but for the name kquota, and ends with a full stop. */
 export function sentence(text) {
-  return `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`;
+  return `${text.startsWith('kquota ') ? 'k' : text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`;
 }

@@ -58,9 +58,9 @@ EXPORTER, SHADOW = rate("exporter", 0.997), rate("train", 1.8, "shadow")
     ("throttled", "sensors", "kind", "text"),
     [
         ([ETL], [EXPORTER], "held", "kquota holds 1 client: alice/etl, 36 s left, 5 × its quota"),
-        ([LOADER, ETL], [], "held", "kquota holds 2 clients: most over: alice/etl, 36 s left, 5 × its quota"),
+        ([LOADER, ETL], [], "held", "kquota holds 2 clients; most over is alice/etl, 36 s left, 5 × its quota"),
         ([USER] * 2, [], "held", "kquota holds 1 user: alice/*, 3 s left, 2 × its quota"),
-        ([ETL, USER], [], "held", "kquota holds 1 user and 1 client: most over: alice/etl, 36 s left, 5 × its quota"),
+        ([ETL, USER], [], "held", "kquota holds 1 user and 1 client; most over is alice/etl, 36 s left, 5 × its quota"),
         ([LOADER], [], "held", "kquota holds 1 client: alice, 2 s left, 120 % of its quota"),
         ([held("etl", 500, None)], [], "held", "kquota holds 1 client: alice/etl, 1 s left"),
         ([], [EXPORTER], "near", "all within their quotas; nearest: erp/exporter 99 %"),
