@@ -310,7 +310,9 @@ def _managed(
 
     if table is not None:
         try:
-            return managed_by(table, cluster_name(settings, access), held)
+            managed = managed_by(table, cluster_name(settings, access), held)
+            remark(f"quotas of the tables under {table.root}")
+            return managed
         except Refused as exc:
             if is_given:
                 raise
@@ -385,8 +387,8 @@ class _Watch:
         observed_ms, states = now.steady_ms - self._begun_ms, source.states()
         quotas = f"{self._native} native quotas"
         if self._managed:
-            rates = "rates of its job" if self._is_of_job else "and no rates of its job in the last 30 s"
-            quotas = f"quotas v{self._managed.quotas.version} of {self._managed.root}, {rates}"
+            rates = "rates of their job" if self._is_of_job else "no rates of their job in the last 30 s"
+            quotas = f"quotas v{self._managed.quotas.version}, {rates}"
         has_no_sensors = source.has_no_sensors
         return Progress(now.wall_ms, observed_ms, self._span_ms, states, quotas, has_no_sensors, self._is_of_job)
 
@@ -451,7 +453,7 @@ def _held_text(line: "Line", now_ms: int) -> str:
     if line.sensor.mode == "shadow":
         return "shadow mode"
     left_ms = (line.held_until_ms or 0) - now_ms
-    by_kquota = f"by kquota, {age_text(left_ms)} more" if left_ms > 0 else None
+    by_kquota = f"by kquota, {age_text(max(left_ms, 1_000))} more" if left_ms > 0 else None
     by_brokers = broker_hold_text(round((line.broker_held_share or 0) * 60))
     return "; ".join(filter(None, [by_kquota, by_brokers]))
 

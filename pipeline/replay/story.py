@@ -303,9 +303,11 @@ def now_line(
     """
     also = f"; {by_brokers}" if by_brokers else ""
     by_kquota = " by kquota" if by_brokers else ""
+    since_ms = free_since_ms(events)
+    if until_ms is None and since_ms is not None and since_ms > now_ms:
+        until_ms = since_ms  # a record that was written after it was read who is held
     if until_ms is not None:
         return f"now: held{by_kquota} until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left{also}"
-    since_ms = free_since_ms(events)
     since = "" if since_ms is None else f" since {clock_time(since_ms)}"
     return f"now: not held{by_kquota}{since}{also}"
 

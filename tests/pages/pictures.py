@@ -32,7 +32,6 @@ class Picture(NamedTuple):
 
 OF_PAGES: Final = (
     Picture("dashboard-now.png", "/", "light"),
-    Picture("dashboard-now-dark.png", "/", "dark"),
     Picture("dashboard-client.png", ALICE, "dark"),
 )
 

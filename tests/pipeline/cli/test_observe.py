@@ -66,7 +66,7 @@ def test_the_view_has_progress_trouble_and_the_most_critical_clients(
 @pytest.mark.parametrize(
     ("line", "held"),
     [
-        (Line(Sensor(0, "alice", "", 3, 1e6, "enforce"), {"": 1e6}, NOW_MS + 4_000), "by kquota, 4 s more"),
+        (Line(Sensor(0, "alice", "", 3, 1e6, "enforce"), {"": 1e6}, NOW_MS + 1), "by kquota, 1 s more"),
         (
             Line(Sensor(0, "alice", "", 3, 1e6, "enforce"), {"": 1e6}, NOW_MS + 4_000, 0.5),
             "by kquota, 4 s more; its brokers held it up to 30 s of the last minute",

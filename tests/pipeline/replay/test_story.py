@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.command_line import command_text
+from pipeline.replay.story import now_line
 from pipeline.throttle.shapes import line_of, line_with_command
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import Reason, violation, written_row
@@ -68,3 +69,14 @@ def test_a_throttle_of_a_user_names_all_its_client_ids_and_who_tells_more() -> N
 )
 def test_rate_and_bound_share_the_unit_of_the_bound(figures: dict[str, Any], expected: str) -> None:
     assert expected in line("violation", **figures)
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "said"),
+    [(None, "now: not held since 00:00:10.0"), (11_000, "now: held until 00:00:11.0, 1.0 s left")],
+    ids=["it has ended", "it was extended meanwhile"],
+)
+def test_how_a_client_is_held_now_agrees_with_its_newest_record(until_ms: int | None, said: str) -> None:
+    throttle = {"action": "throttle", "throttle_time_ms": 4_000, "throttled_until_ms": 10_000}
+    assert now_line(until_ms, [throttle], now_ms=10_000).startswith(said)
+    assert now_line(None, [throttle], now_ms=9_000) == "now: held until 00:00:10.0, 1.0 s left", "read a moment later"
