@@ -152,7 +152,6 @@ public final class StreamsPeer {
         properties.put(StreamsConfig.APPLICATION_ID_CONFIG, arguments[5]);
         properties.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         properties.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
-        properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
         properties.put("auto.offset.reset", "earliest");
         // A static member: after a kill the same one comes back, and nobody waits for the old session to end.
         properties.put("group.instance.id", arguments[5]);

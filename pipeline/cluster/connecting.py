@@ -8,11 +8,13 @@ There is no other reference to it, so it is closed here.
 """
 
 import logging
+import random
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from shlex import quote
 from threading import Lock
 from typing import Any, Final, Literal, Self, TypeVar
@@ -148,6 +150,7 @@ def _words(error: BaseException) -> str:
 
 Client = TypeVar("Client")
 CONNECT_TIMEOUT_MS: Final = 6_000
+_LEAST_TIMEOUT_MS: Final = 1_000
 
 
 def open_client(
@@ -156,8 +159,8 @@ def open_client(
     """Make a `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient` and wait until it is connected.
 
     * `timeout_ms`: How long to try; None: `CONNECT_TIMEOUT_MS`. A wrong password takes all of it: the client tries
-      again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers; of
-      several addresses that never answer one the last takes up to twice as long.
+      again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers. Each
+      address gets its share of it, at least a second: one that does not answer takes nothing from the others.
 
     Raises:
         Unreachable: the broker refused the credentials.
@@ -176,8 +179,11 @@ def _make_or_close(make: Callable[..., Client], options: dict[str, Any]) -> Clie
     networks: list[Any] = []
 
     def network(**settings: Any) -> Any:
-        loop = BoundedHandshakes(options["bootstrap_timeout_ms"], **settings)
-        networks.append(KafkaNetClient(net=loop, **settings))
+        timeout_ms = options["bootstrap_timeout_ms"]
+        loop = BoundedHandshakes(timeout_ms, **settings)
+        share_ms = max(timeout_ms / len(options["bootstrap_servers"]), min(timeout_ms, _LEAST_TIMEOUT_MS))
+        networks.append(KafkaNetClient(net=loop, socket_connection_setup_timeout_ms=share_ms, **settings))
+        _take_turns(networks[-1]._manager, share_ms)
         return networks[-1]
 
     try:
@@ -186,6 +192,24 @@ def _make_or_close(make: Callable[..., Client], options: dict[str, Any]) -> Clie
         for made in networks:
             made.close()
         raise
+
+
+def _take_turns(manager: Any, share_ms: float) -> None:
+    """Let a broker that does not answer leave time for the others.
+
+    kafka-python 3.0 takes any address, and waits for it as long as there is time at all.
+    """
+    brokers, connect = manager.cluster.bootstrap_brokers(), manager.get_connection
+    random.shuffle(brokers)
+    turns = cycle(brokers)
+
+    def get_connection(node_id: Any, timeout_ms: float | None = None, **settings: Any) -> Any:
+        if timeout_ms is not None and manager.cluster.is_bootstrap(node_id):
+            timeout_ms = min(timeout_ms, share_ms)
+        return connect(node_id, timeout_ms=timeout_ms, **settings)
+
+    manager.get_connection = get_connection
+    manager.cluster.bootstrap_brokers = lambda: [next(turns)]
 
 
 @contextmanager

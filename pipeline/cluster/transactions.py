@@ -152,7 +152,8 @@ class MarkedTransactions:
             transactional_id=self._identity,
             transaction_timeout_ms=self._timeout_ms,
             max_block_ms=self._timeout_ms,
-            request_timeout_ms=min(self._timeout_ms, 10_000),
+            # A broker that is cut off never answers: then there is time to ask the one that took its place.
+            request_timeout_ms=min(max(self._timeout_ms // 3, 1_000), 10_000),
             delivery_timeout_ms=self._timeout_ms,
             linger_ms=0,
             batch_size=262_144,
@@ -160,6 +161,7 @@ class MarkedTransactions:
         )
         self._needs_new_producer = False
         self._watch(self._producer._transaction_manager)
+        _keep_requests(self._producer._sender._client)
         self._producer.init_transactions()
         return self._committed()
 
@@ -210,6 +212,24 @@ class MarkedTransactions:
             offsets = admin.list_group_offsets({self._identity: [self._marker_partition]})[self._identity]
         found = offsets.get(self._marker_partition)
         return None if found is None or found.offset < 0 else Mark(int(found.offset), found.metadata or "")
+
+
+def _keep_requests(client: Any) -> None:
+    """Let no request get lost because its coordinator refuses the connection, as a broker does that was killed.
+
+    kafka-python 3.0 asks `await_ready`, which then raises, and it forgets the request that it was about to send: the
+    transaction goes on only after its time-out. After the answer "not ready" it looks for the coordinator, and asks it.
+    """
+    await_ready = client.await_ready
+
+    def is_ready(node_id: Any, timeout_ms: int) -> bool:
+        try:
+            return bool(await_ready(node_id, timeout_ms=timeout_ms))
+        except kafka_errors.KafkaConnectionError:
+            time.sleep(_RETRY_SECONDS)  # the brokers name the same coordinator until they have elected another one
+            return False
+
+    client.await_ready = is_ready
 
 
 def first_failure(exc: kafka_errors.KafkaError) -> kafka_errors.KafkaError:

@@ -50,6 +50,9 @@ _RECEIVE_BUFFER_BYTES: Final = -1
 # After each poll of its consumer, Spark asks the broker where the partition begins and ends: by default two requests
 # for 500 records. So a poll takes all that was fetched, 1 MB of a partition.
 RECORDS_OF_A_POLL: Final = 1_000_000
+# A broker that is cut off never answers, and its successor is asked only then: after 30 s by default, and 10 s for a
+# connection that is never made.
+_PATIENCE: Final = {"kafka.request.timeout.ms": 5_000, "kafka.socket.connection.setup.timeout.ms": 2_000}
 # A busy partition is read by several tasks of a large batch. Those of a small batch are coalesced.
 _MOST_MESSAGES_OF_A_TASK: Final = 100_000
 # Its ids are new in each life of the query, so the same failure would look like another one.
@@ -93,7 +96,7 @@ def read_usage_topic(
     """
     reader = spark.readStream.format("kafka").option("kafka.fetch.max.wait.ms", _FETCH_WAIT_MS)
     reader = reader.option("kafka.receive.buffer.bytes", _RECEIVE_BUFFER_BYTES)
-    reader = reader.option("kafka.max.poll.records", RECORDS_OF_A_POLL)
+    reader = reader.option("kafka.max.poll.records", RECORDS_OF_A_POLL).options(**_PATIENCE)
     if hasattr(reader, "name"):  # since Spark 4.2
         reader = reader.name("usage")
     for key, value in client_options.items():

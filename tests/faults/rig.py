@@ -235,20 +235,24 @@ class Rig:
         return {client for client, action in last.items() if action == "throttle"}
 
 
+def logged_ms(line: str, now_seconds: float) -> int:
+    """When a line of the last 24 hours was logged, epoch milliseconds: it has the time of the day only."""
+    hours, minutes, seconds = line.partition(" ")[0].split(":")
+    of_day = int(hours) * 3_600 + int(minutes) * 60 + float(seconds)
+    return round((now_seconds - (now_seconds - of_day) % _DAY_SECONDS) * 1_000)
+
+
 def starts_in(log: Iterable[str], now_seconds: float) -> Iterator[int]:
     """When the job took over at each start, epoch milliseconds, by the lines of its log.
 
-    That is when it took up running throttles; where there were none, the end of the recovery. A line has the time of
-    the day only. It is the last such time before now.
+    That is when it took up running throttles; where there were none, the end of the recovery.
     """
     has_taken_up = False
     for line in log:
-        stamp, _, text = line.partition(" ")
+        text = line.partition(" ")[2]
         is_recovered = " tables and recovery " in text
         if " took up " in text or (is_recovered and not has_taken_up):
-            hours, minutes, seconds = stamp.split(":")
-            of_day = int(hours) * 3_600 + int(minutes) * 60 + float(seconds)
-            yield round((now_seconds - (now_seconds - of_day) % _DAY_SECONDS) * 1_000)
+            yield logged_ms(line, now_seconds)
         has_taken_up = " took up " in text or (has_taken_up and not is_recovered)
 
 

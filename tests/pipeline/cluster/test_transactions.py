@@ -11,8 +11,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from threading import Thread
+from contextlib import contextmanager, suppress
+from threading import Thread, Timer
 from typing import Any, Final
 
 import pytest
@@ -45,9 +45,9 @@ class Network:
         self._target, self._number = target, number
         self._is_wanted = False
         self._held: tuple[socket.socket, bytes, Thread] | None = None
-        self._sockets = [socket.create_server(("127.0.0.1", port))]
+        self._port = port
         self._threads: list[Thread] = []
-        self._start(self._accept)
+        self.come_back()
 
     def take_next(self) -> None:
         """Take the next one."""
@@ -61,13 +61,20 @@ class Network:
         answers.join(PATIENCE_SECONDS)
         assert not answers.is_alive()
 
+    def come_back(self) -> None:
+        """Take connections, at first and after `close`."""
+        self._sockets = [socket.create_server(("127.0.0.1", self._port))]
+        self._start(self._accept)
+
     def close(self) -> None:
+        """End all connections, and refuse new ones."""
         for one in self._sockets:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
         for thread in self._threads:
             thread.join()
+        self._threads = []
 
     def _start(self, work: Callable[..., None], *arguments: Any) -> Thread:
         self._threads.append(Thread(target=work, args=arguments, daemon=True))
@@ -97,6 +104,7 @@ class Network:
 
 
 TIMEOUT_MS = 60_000
+_AWAY_SECONDS: Final = 1.0
 ACCOUNT = {"sasl.mechanism": "PLAIN", "sasl.username": "job", "sasl.password": "job-secret"}
 
 
@@ -160,6 +168,15 @@ class Setting:
 
         writer.commit(send, Mark(number + 1))
 
+    @contextmanager
+    def away_for_a_moment(self) -> Iterator[None]:
+        """The broker is away when the block begins, and comes back meanwhile."""
+        self._network.close()
+        comes_back = Timer(_AWAY_SECONDS, self._network.come_back)
+        comes_back.start()
+        yield
+        comes_back.join()
+
     def writer(self) -> MarkedTransactions:
         """Another one, not opened yet."""
         return MarkedTransactions(self._topic, f"{self._topic}.marker", self._topic, self._access, TIMEOUT_MS)
@@ -202,6 +219,18 @@ def test_a_request_that_comes_late_repeats_no_record(setting: Setting) -> None:
     for _ in range(2):
         setting.round()
     assert setting.numbers() == list(range(2 * setting.commits_a_round))
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("setting", [pytest.param((END_TXN, "", ""), id="away")], indirect=True)
+def test_a_transaction_goes_on_after_its_coordinator_refused_the_connection(setting: Setting) -> None:
+    writer = setting.writer()
+    writer.open()
+    setting.commit(writer, 0)
+    with setting.away_for_a_moment():
+        setting.commit(writer, 1)
+    assert setting.numbers() == [0, 1]
+    writer.close()
 
 
 @pytest.mark.broker

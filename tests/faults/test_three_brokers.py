@@ -1,0 +1,25 @@
+"""One round of `python -m tests.faults.three_brokers`: a real cluster in network namespaces."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.jvm.jars import fetch
+from tests.faults.network import Network
+from tests.faults.three_brokers import play
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
+
+
+@pytest.fixture(autouse=True)
+def _has_namespaces() -> None:
+    try:
+        with Network(()):
+            pass
+    except OSError as reason:
+        pytest.skip(f"no network namespace can be made: {reason}")
+
+
+def test_a_job_whose_coordinator_is_cut_off_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    fetch()
+    assert play("coordinator", tmp_path, 11).problems == []

@@ -1,0 +1,198 @@
+"""A cluster of three brokers on hosts of its own, and what may happen to it.
+
+KRaft, each node broker and controller, replication factor 3, min ISR 2. Sessions and elections take as long as on the
+demo's broker: a broker that is away for 3 s is fenced.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from pipeline import process
+from pipeline.demo.broker import CONTROLLER, BrokerOptions, broker_java, server_properties
+from tests.faults.network import Network
+from tests.faults.rig import Rig
+from tests.soak.small_disk import SmallDisk
+from tests.waiting import wait_until
+
+BROKERS: Final = ("broker-1", "broker-2", "broker-3")
+JOB, CLIENTS = "job", "clients"
+_PORT, _CONTROLLER_PORT = 9092, 9093
+_COPIES: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+_SETTINGS: Final = {
+    "process.roles": "broker,controller",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    **{f"{topic}.replication.factor": "3" for topic in _COPIES},
+    **{f"{topic}.min.isr": "2" for topic in _COPIES[1:]},
+    # The verifier reads both topics from their first record.
+    "log.cleaner.enable": "false",
+    "log.retention.check.interval.ms": "86400000",
+}
+_JAVA: Final = ("-Xms64m", "-Xmx256m")
+STOP_SECONDS: Final = 20.0
+
+
+class Node:
+    """One of the brokers: its process, which may be killed, and its folder, which stays."""
+
+    def __init__(self, network: Network, number: int, folder: Path, cluster_id: str) -> None:
+        self.host = BROKERS[number]
+        self._network, self._folder, self._cluster_id = network, folder, cluster_id
+        voters = [f"{name}@{network.address(host)}:{_CONTROLLER_PORT}" for name, host in enumerate(BROKERS, 1)]
+        own = f"PLAINTEXT://{network.address(self.host)}:{_PORT}"
+        settings = {
+            **_SETTINGS,
+            "node.id": str(number + 1),
+            "controller.quorum.voters": ",".join(voters),
+            "controller.quorum.bootstrap.servers": ",".join(voter.partition("@")[2] for voter in voters),
+            "listeners": f"{own},CONTROLLER://{network.address(self.host)}:{_CONTROLLER_PORT}",
+            "advertised.listeners": own,
+        }
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        (folder / "logs").mkdir()
+        self._java = broker_java(BrokerOptions(java_options=_JAVA), folder / "logs")
+        self._config = str(folder / "server.properties")
+        properties = server_properties(folder / "data", {CONTROLLER: _CONTROLLER_PORT}, {}, settings)
+        Path(self._config).write_text(properties, encoding="utf-8")
+        self._process = self._spawn("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config")
+
+    def start(self) -> None:
+        """Start it, once its folder is formatted; returns at once."""
+        self._process.wait()
+        self._process = self._spawn("kafka.Kafka")
+
+    def stop(self) -> None:
+        process.terminate(self._process, STOP_SECONDS)
+
+    def kill(self) -> None:
+        process.kill(self._process)
+
+    def _spawn(self, *main: str) -> Any:
+        with (self._folder / "logs" / "console.log").open("ab") as console, self._network.inside(self.host):
+            return process.spawn([*self._java, *main, self._config], cwd=self._folder, output=console)
+
+
+class Scene:
+    """All that a fault can reach.
+
+    Attributes:
+        disk: The disk of the last broker; None if this machine gives no small one.
+        cut_seconds: How long a fault lasts.
+    """
+
+    def __init__(self, network: Network, folder: Path, cut_seconds: float, disk: SmallDisk | None) -> None:
+        self.network, self.cut_seconds, self.disk = network, cut_seconds, disk
+        cluster_id = uuid.uuid4().hex[:22]
+        self.nodes = [Node(network, number, folder / host, cluster_id) for number, host in enumerate(BROKERS)]
+        self.servers = ",".join(f"{network.address(host)}:{_PORT}" for host in BROKERS)
+        self.rigged: Rig
+        self.note = ""
+
+    def leader(self, topic: str) -> Node:
+        """The node that leads the first partition of a topic."""
+        with self._admin() as admin:
+            leader_id: int = admin.describe_topics([topic])[0]["partitions"][0]["leader_id"]
+        return self.nodes[leader_id - 1]
+
+    def await_whole(self) -> None:
+        """Wait until all brokers are members, and each partition has all its replicas in sync."""
+        wait_until(self._is_whole, "all replicas of the cluster to be in sync")
+
+    def _is_whole(self) -> bool:
+        try:
+            with self._admin() as admin:
+                members = [one for one in admin.describe_cluster()["brokers"] if not one["is_fenced"]]
+                topics = admin.describe_topics() if len(members) == len(BROKERS) else None
+        except KafkaError:
+            return False
+        parts = [part for topic in topics or () for part in topic["partitions"]]
+        return topics is not None and all(len(part["isr_nodes"]) == len(BROKERS) for part in parts)
+
+    def _admin(self) -> "closing[Any]":
+        patience = {"bootstrap_timeout_ms": 5_000, "request_timeout_ms": 5_000}
+        return closing(KafkaAdminClient(bootstrap_servers=self.servers, **patience))
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+
+# The faults. Each returns when nothing is broken any more: that is the heal.
+
+
+def _cut(scene: Scene, host: str) -> None:
+    with scene.network.cut(host):
+        time.sleep(scene.cut_seconds)
+
+
+def cut_usage_leader(scene: Scene) -> None:
+    _cut(scene, scene.leader(scene.rigged.job.usage_topic).host)
+
+
+def cut_throttle_leader(scene: Scene) -> None:
+    _cut(scene, scene.leader(f"{scene.rigged.job.name}.throttle").host)
+
+
+def cut_coordinator(scene: Scene) -> None:
+    _cut(scene, scene.leader("__transaction_state").host)
+
+
+def mute_coordinator(scene: Scene) -> None:
+    """The coordinator gets what the job asks, and does it; no answer comes back. For all others it is there."""
+    with scene.network.mute(scene.leader("__transaction_state").host, JOB):
+        time.sleep(scene.cut_seconds)
+
+
+def cut_job(scene: Scene) -> None:
+    _cut(scene, JOB)
+
+
+def kill_leader(scene: Scene) -> None:
+    node = scene.leader(f"{scene.rigged.job.name}.throttle")
+    node.kill()
+    time.sleep(scene.cut_seconds)
+    node.start()
+
+
+def rolling_restart(scene: Scene) -> None:
+    for node in scene.nodes:
+        node.stop()
+        node.start()
+        scene.await_whole()
+
+
+def fill_disk(scene: Scene) -> None:
+    """The last broker can write nothing; what is left of it is started again with room on its disk."""
+    if scene.disk is None:
+        scene.note = "not done: no small disk can be mounted"
+        return
+    with scene.disk.filled():
+        time.sleep(scene.cut_seconds)
+    scene.nodes[-1].kill()
+    scene.nodes[-1].start()
+
+
+def slow_link(scene: Scene) -> None:
+    with scene.network.slow(scene.leader(f"{scene.rigged.job.name}.throttle").host) as how:
+        scene.note = how or "not done: this kernel has neither netem nor tbf"
+        time.sleep(scene.cut_seconds if how else 0)
+
+
+FAULTS: Final[dict[str, tuple[str, Callable[[Scene], None]]]] = {
+    "usage-leader": ("leader of a usage partition cut off", cut_usage_leader),
+    "throttle-leader": ("leader of the throttle topic cut off", cut_throttle_leader),
+    "coordinator": ("transaction coordinator cut off", cut_coordinator),
+    "mute-coordinator": ("coordinator's answers to the job lost", mute_coordinator),
+    "job": ("job cut off from all brokers", cut_job),
+    "kill": ("leader of the throttle topic: kill −9", kill_leader),
+    "rolling": ("rolling restart of all three", rolling_restart),
+    "disk": ("disk of one broker full", fill_disk),
+    "slow": ("link of the throttle topic's leader slow", slow_link),
+}
