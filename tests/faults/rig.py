@@ -100,10 +100,10 @@ class Rig:
     clock: SteppedClock | None = None
     _lives: list[tuple[int, int]] = field(default_factory=list)
 
-    def set_quotas(self, factor: float = 1.0) -> None:
+    def set_quotas(self, factor: float = 1.0, user: str = "<default>") -> None:
         table = QuotaTable(self.job.settings.tables.root)
         values = {name: rate * factor for name, rate in RATES.items()}
-        table.alter([QuotaChange(user="<default>", client_id="", values=values)], _AUDIT)
+        table.alter([QuotaChange(user=user, client_id="", values=values)], _AUDIT)
 
     @contextmanager
     def team_edited(self, seed: int) -> Iterator[None]:

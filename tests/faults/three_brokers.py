@@ -14,28 +14,40 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from bench.machine import machine_line
 from bench.pages import table as table_of
 from bench.pages import write_part
-from bench.peers.roster import PeerFailed, streams_classpath
-from pipeline import process
+from bench.peers.roster import PeerFailed
 from pipeline.gate import Gate
 from pipeline.jvm.jars import fetch
-from pipeline.jvm.java import find_java
 from schemas.throttle_record import holds
-from tests.faults.generator import OFFENDERS, QUIET_CLIENTS
+from tests.faults.generator import OFFENDERS, RATES
 from tests.faults.network import Network
 from tests.faults.rig import Rig, logged_ms, rig
-from tests.faults.three_nodes import BROKERS, CLIENTS, FAULTS, JOB, STOP_SECONDS, Scene
+from tests.faults.three_nodes import (
+    BROKERS,
+    CLIENT_ID,
+    CLIENTS,
+    FAULTS,
+    JOB,
+    PEER_SUMS,
+    STOCK,
+    SYNCED,
+    Scene,
+    now_ms,
+    quota_sync,
+    streams_peer,
+    synced_rate,
+)
 from tests.faults.verdict import KINDS
 from tests.soak.small_disk import small_disk
 from tests.waiting import wait_until
@@ -46,18 +58,11 @@ _BEFORE_SECONDS: Final = 3.0
 _AFTER_SECONDS: Final = 4.0
 _LATE_MS: Final = 1_000
 """A client that waits this much longer than its throttle has not only been let go by a busy machine."""
+_RAISED: Final = 100.0
 _AT_LEAST: Final = {
     **{"messages": 100, "batches": 5, "usage": 50, "dead_letters": 3},
     **{"decisions": 5, "renewals": 3, "releases": 3, "publish_seq": 10, "topic": 10},
 }
-_CLIENT_ID: Final = "etl"
-_PEER_TOPIC, _PEER_SUMS = "peer.usage", "peer.sums"
-_STOCK: Final = {"metadata_max_age_ms": 1_000, "request_timeout_ms": 3_000, "reconnect_backoff_max_ms": 1_000}
-"""A client that finds a new leader soon: what it waits for is the cluster and the job."""
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Watch:
@@ -88,12 +93,12 @@ class Watch:
     def _call(self, user: str) -> None:
         while not self._stop.wait(0.02):
             came_ms = now_ms()
-            with self.gate.acquire(user, _CLIENT_ID) as passage:
+            with self.gate.acquire(user, CLIENT_ID) as passage:
                 if passage.was_throttled and not self._stop.is_set():
                     self.waits.append((user, came_ms, now_ms()))
 
     def _read(self, topic: str) -> None:
-        consumer: Any = KafkaConsumer(bootstrap_servers=self._servers, isolation_level="read_committed", **_STOCK)
+        consumer: Any = KafkaConsumer(bootstrap_servers=self._servers, isolation_level="read_committed", **STOCK)
         with closing(consumer):
             consumer.assign([TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)])
             consumer.seek_to_beginning()
@@ -111,6 +116,7 @@ class Outcome:
         pause, peer_pause: The longest time without a finished batch, or a result, from the fault to the recovery.
         batch, record, peer_result: From the heal to the first one that can be seen and has usage of after it; a
             throttle record: that could be read.
+        sync: From the heal until an edit of during the fault is on the brokers as their own quota.
         held: Clients that were held at the gate when the fault began.
         late_ms: The longest that a caller of the gate waited after the end that was stored; below 0: less.
     """
@@ -124,6 +130,7 @@ class Outcome:
     record: float
     held: int
     late_ms: int
+    sync: float = 0.0
     peer_pause: float | None = None
     peer_result: float | None = None
 
@@ -156,9 +163,10 @@ def play(fault: str, folder: Path, seed: int, cut_seconds: float = 15, has_peer:
         name = f"three-{fault}"
         rigged = scene.rigged = stack.enter_context(rig(name, folder, scene.servers))
         stack.callback(lambda: (folder / "job.log").write_text("\n".join(rigged.job.log), encoding="utf-8"))
-        peer = (_PEER_SUMS,) if has_peer else ()
+        peer = (PEER_SUMS,) if has_peer else ()
         if has_peer:
-            stack.enter_context(_peer(scene, folder / "peer"))
+            stack.enter_context(streams_peer(scene, folder / "peer"))
+        stack.enter_context(quota_sync(scene, folder))
         rigged.begin_load(seed)
         with network.inside(JOB):
             rigged.start()
@@ -166,11 +174,15 @@ def play(fault: str, folder: Path, seed: int, cut_seconds: float = 15, has_peer:
         scene.await_whole()
         topics = list(watch.seen)
         wait_until(lambda: all(watch.seen.values()) and bool(watch.gate.throttles()), "records, results and a hold")
+        wait_until(lambda: synced_rate(scene.servers) > 0, "the sync's first quota")
         time.sleep(_BEFORE_SECONDS)
         span = Span(now_ms())
+        rigged.set_quotas(_RAISED, SYNCED)
         held = len(watch.gate.throttles())
         FAULTS[fault][1](scene)
         span.heal_ms = now_ms()
+        wait_until(lambda: synced_rate(scene.servers) > RATES["producer_byte_rate"], "the edit on the brokers")
+        synced = (now_ms() - span.heal_ms) / 1_000
         rigged.job.wait_until(lambda: all(_fresh(watch, topic, span) for topic in topics), "a record of after the heal")
         since = len(rigged.job.log)
         time.sleep(_AFTER_SECONDS)
@@ -180,7 +192,7 @@ def play(fault: str, folder: Path, seed: int, cut_seconds: float = 15, has_peer:
         scene.await_whole()
         rigged.job.stop()
         watch.close()
-        return _outcome(scene, fault, span, watch, held)
+        return replace(_outcome(scene, fault, span, watch, held), sync=synced)
 
 
 def _fresh(watch: Watch, topic: str, span: Span) -> list[int]:
@@ -250,42 +262,8 @@ def _late_ms(wait: tuple[str, int, int], seen: Sequence[tuple[int, Any]]) -> int
     """How much longer a caller waited than any record of before it went on has held it; below 0: less."""
     user, _, went_ms = wait
     values = (json.loads(record.value) for _, record in seen if record.timestamp <= went_ms)
-    ends: list[int] = [value["throttled_until_ms"] for value in values if holds(value, user, _CLIENT_ID)]
+    ends: list[int] = [value["throttled_until_ms"] for value in values if holds(value, user, CLIENT_ID)]
     return went_ms - max(ends)
-
-
-# Kafka Streams under the same fault, on the job's host: sums of its own load, exactly once.
-
-
-@contextmanager
-def _peer(scene: Scene, folder: Path) -> Iterator[None]:
-    folder.mkdir()
-    topics = {topic: {"num_partitions": 4, "replication_factor": -1} for topic in (_PEER_TOPIC, _PEER_SUMS)}
-    with closing(KafkaAdminClient(bootstrap_servers=scene.servers)) as admin:
-        admin.create_topics(topics, wait_for_metadata=True)
-    command = [str(find_java().executable), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]
-    command += [streams_classpath(), "StreamsPeer", scene.servers, _PEER_TOPIC, _PEER_SUMS, "object", str(folder)]
-    stop = Event()
-    load = Thread(target=_load_peer, args=(scene.servers, stop), daemon=True)
-    with (folder / "peer.log").open("wb") as log, scene.network.inside(JOB):
-        running = process.spawn([*command, "peer"], cwd=folder, output=log)
-    load.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        load.join()
-        process.terminate(running, STOP_SECONDS)
-
-
-def _load_peer(servers: str, stop: Event) -> None:
-    """An event of each of some clients, twice a second."""
-    producer: Any = KafkaProducer(bootstrap_servers=servers, delivery_timeout_ms=60_000, **_STOCK)
-    while not stop.wait(0.5):
-        for number in range(QUIET_CLIENTS):
-            event = {"event_time_ms": now_ms(), "user": f"quiet-{number}", "client_id": _CLIENT_ID, "request_count": 1}
-            producer.send(_PEER_TOPIC, json.dumps(event).encode(), key=f"quiet-{number}".encode())
-    producer.close(timeout=5)
 
 
 def main() -> int:
@@ -331,11 +309,11 @@ def _table(outcomes: Sequence[Outcome], cut_seconds: float) -> str:
         if not own:
             continue
         sums = [str(sum(outcome.counts[kind] for outcome in own)) for kind in ("compared", *KINDS[:3])]
-        times = [_worst(own, name) for name in ("pause", "batch", "record", "peer_pause", "peer_result")]
+        times = [_worst(own, name) for name in ("pause", "batch", "record", "sync", "peer_pause", "peer_result")]
         note = f" ({own[-1].note})" if own[-1].note else ""
         late = f"{sum(one.held for one in own)} / {max(one.late_ms for one in own)}"
         rows.append([f"{about}{note}", str(len(own)), *sums, *times, late])
-    head = ["fault", "rounds", "compared", *KINDS[:3], "longest pause, s", "batch, s", "record, s"]
+    head = ["fault", "rounds", "compared", *KINDS[:3], "longest pause, s", "batch, s", "record, s", "sync, s"]
     head += ["Streams: pause, s", "Streams: result, s", "held / late, ms"]
     return f"{machine_line()}. A fault lasts {cut_seconds:g} s.\n\n{table_of(head, rows)}"
 

@@ -4,18 +4,28 @@ KRaft, each node broker and controller, replication factor 3, min ISR 2. Session
 demo's broker: a broker that is away for 3 s is fenced.
 """
 
+import json
+import os
+import sys
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Final
 
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 
+from bench.peers.roster import streams_classpath
 from pipeline import process
+from pipeline.brokers.native import NativeEntity, NativeQuotas
+from pipeline.cluster.connecting import ClusterAccess
 from pipeline.demo.broker import CONTROLLER, BrokerOptions, broker_java, server_properties
+from pipeline.errors import PipelineError
+from pipeline.jvm.java import find_java
+from tests.faults.generator import QUIET_CLIENTS
 from tests.faults.network import Network
 from tests.faults.rig import Rig
 from tests.soak.small_disk import SmallDisk
@@ -196,3 +206,75 @@ FAULTS: Final[dict[str, tuple[str, Callable[[Scene], None]]]] = {
     "disk": ("disk of one broker full", fill_disk),
     "slow": ("link of the throttle topic's leader slow", slow_link),
 }
+
+
+# What else runs on the cluster.
+
+CLIENT_ID: Final = "etl"
+STOCK: Final = {"metadata_max_age_ms": 1_000, "request_timeout_ms": 3_000, "reconnect_backoff_max_ms": 1_000}
+"""Settings of a client that finds a new leader soon: what it waits for is the cluster and the job."""
+SYNCED: Final = "synced"
+_PEER_TOPIC, PEER_SUMS = "peer.usage", "peer.sums"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@contextmanager
+def quota_sync(scene: Scene, folder: Path) -> Iterator[None]:
+    """`kquota quotas sync` on the clients' host for the rows of one user; its log is in the folder."""
+    scene.rigged.set_quotas(user=SYNCED)
+    command = [sys.executable, "-m", "pipeline.cli.main", "quotas", "sync", "--user", SYNCED, "--period", "1000"]
+    with (folder / "sync.log").open("wb") as log:
+        environment = {**os.environ, **scene.rigged.job.environment}
+        running = process.spawn(command, cwd=Path.cwd(), output=log, env=environment)
+    try:
+        yield
+        assert running.poll() is None, "the sync has ended: " + (folder / "sync.log").read_text(encoding="utf-8")
+    finally:
+        process.terminate(running, STOP_SECONDS)
+
+
+def synced_rate(servers: str) -> float:
+    """The producer's rate that the brokers enforce for that user; 0 without one, or without an answer."""
+    try:
+        with NativeQuotas(ClusterAccess(servers)) as native:
+            found = {quota.entity: quota.values for quota in native.describe()}
+    except (PipelineError, KafkaError):
+        return 0.0
+    return found.get(NativeEntity.of_row(SYNCED, ""), {}).get("producer_byte_rate", 0.0)
+
+
+# Kafka Streams under the same fault, on the job's host: sums of its own load, exactly once.
+
+
+@contextmanager
+def streams_peer(scene: Scene, folder: Path) -> Iterator[None]:
+    folder.mkdir()
+    topics = {topic: {"num_partitions": 4, "replication_factor": -1} for topic in (_PEER_TOPIC, PEER_SUMS)}
+    with closing(KafkaAdminClient(bootstrap_servers=scene.servers)) as admin:
+        admin.create_topics(topics, wait_for_metadata=True)
+    command = [str(find_java().executable), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]
+    command += [streams_classpath(), "StreamsPeer", scene.servers, _PEER_TOPIC, PEER_SUMS, "object", str(folder)]
+    stop = Event()
+    load = Thread(target=_load_peer, args=(scene.servers, stop), daemon=True)
+    with (folder / "peer.log").open("wb") as log, scene.network.inside(JOB):
+        running = process.spawn([*command, "peer"], cwd=folder, output=log)
+    load.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        load.join()
+        process.terminate(running, STOP_SECONDS)
+
+
+def _load_peer(servers: str, stop: Event) -> None:
+    """An event of each of some clients, twice a second."""
+    producer: Any = KafkaProducer(bootstrap_servers=servers, delivery_timeout_ms=60_000, **STOCK)
+    while not stop.wait(0.5):
+        for number in range(QUIET_CLIENTS):
+            event = {"event_time_ms": now_ms(), "user": f"quiet-{number}", "client_id": CLIENT_ID, "request_count": 1}
+            producer.send(_PEER_TOPIC, json.dumps(event).encode(), key=f"quiet-{number}".encode())
+    producer.close(timeout=5)
