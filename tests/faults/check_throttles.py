@@ -9,7 +9,7 @@ from typing import Final
 
 from schemas.throttle_record import BATCH_CAUSES, Target
 from tests.faults.case import Case, Held, Reign, debt_ms, most_ms, written_ms
-from tests.faults.evidence import Row, Version, version_of
+from tests.faults.evidence import Batch, Row, Version, version_of
 
 _ROUNDING_MS: Final = 1
 
@@ -420,12 +420,20 @@ def _may_be_silent(case: Case, reign: Reign, decision: Row, found: Sequence[Held
     is_edited = len(standing) > 1 or any(case.books.forgives(decision, version) for version in versions)
     if is_edited or batch.age_ms > rules.max_decision_age_ms:
         return True
+    # It was stored by one driver, and taken up by another one for which it was too old, by its wall clock then.
+    starts = case.starts or ()
+    moved = [by_ms for by_ms, _ in case.moved] or [0] * len(starts)
+    in_reign = (reign.begin_ms <= at_ms <= reign.end_ms for at_ms in starts)
+    walls_ms = [at_ms + by_ms for at_ms, by_ms, is_in in zip(starts, moved, in_reign, strict=True) if is_in]
     if following is None:
-        return False
-    # It was stored by one driver, and taken up by another one for which it was too old.
-    waited = following.processed_at_ms - batch.evaluated_at_ms > rules.max_decision_age_ms
-    has_started = case.starts is None or any(reign.begin_ms <= start <= reign.end_ms for start in case.starts)
-    return (waited and has_started) or following.key[0] != batch.key[0]
+        return _waited(case, batch, walls_ms)
+    if walls_ms or case.starts is None:
+        walls_ms.append(following.processed_at_ms)
+    return _waited(case, batch, walls_ms) or following.key[0] != batch.key[0]
+
+
+def _waited(case: Case, batch: Batch, walls_ms: Sequence[int]) -> bool:
+    return any(wall_ms - batch.evaluated_at_ms > case.rules.max_decision_age_ms for wall_ms in walls_ms)
 
 
 def _check_edits(case: Case, reign: Reign) -> None:

@@ -57,8 +57,8 @@ def main() -> int:
                 print(f"trace {lived.trace}")  # noqa: T201
             if lived.found:
                 failed.append(lived.seed)
-                print(*lived.found[:_TOLD], sep="\n")  # noqa: T201
-                print(f"{len(lived.found)} differences; repeat: python -m tests.lives --seeds {lived.seed}")  # noqa: T201
+                repeat = f"python -m tests.lives --seeds {lived.seed} --hours {given.hours:g}"
+                print(*lived.found[:_TOLD], f"{len(lived.found)} differences; repeat: {repeat}", sep="\n", flush=True)  # noqa: T201
     for what, counts in (("happened", happened), ("compared", compared)):
         print(f"{what}:")  # noqa: T201
         for name, count in sorted(counts.items()):

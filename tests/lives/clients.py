@@ -6,7 +6,6 @@ in the simplest way, and compared with it at every record and every instant.
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -49,18 +48,14 @@ class Gate:
         self.found: list[str] = []
         self.compared = 0
         self._broker, self._clock, self._has_threads = broker, clock, has_threads
-        self.callers: dict[ClientKey, WaitingCaller] = {}
-        self._begin()
+        self.start()
 
-    def _begin(self) -> None:
+    def start(self) -> None:
+        """A new process: it has no callers, and reads the topic from its start."""
         self.room = WaitingRoom(GateLimits(), None, self._clock)
         self._read = 0
         self._known: dict[Target, tuple[int, ThrottleRecord]] = {}
-        self.callers.clear()
-
-    def restart(self) -> None:
-        """A new process: its callers are gone, and it reads the topic from its start."""
-        self._begin()
+        self._callers: dict[ClientKey, WaitingCaller] = {}
 
     def turn(self) -> None:
         """Time has passed; read what is new, one record at a time."""
@@ -88,7 +83,7 @@ class Gate:
 
     def _compare(self, when: str) -> None:
         """Who waits is held, and who is held waits. A gate without threads lets its callers ask for themselves."""
-        for client, caller in self.callers.items():
+        for client, caller in self._callers.items():
             self.compared += 1
             waits = not (caller.is_completed or (not self._has_threads and caller.try_again()))
             if waits and not self.holds(client):
@@ -98,16 +93,16 @@ class Gate:
 
     def may_pass(self, client: ClientKey) -> bool:
         """Whether a caller of the client may go on; the first time that it may not, it begins to wait."""
-        if client not in self.callers:
+        if client not in self._callers:
             caller = self.room.enter(client, 0, lambda: None)
             if (caller is None) == self.holds(client):
                 self.found.append(f"gate: {client} must {'wait' if caller is None else 'pass'}")
             if caller is None:
                 return True
-            self.callers[client] = caller
-        if not self.callers[client].is_completed:
+            self._callers[client] = caller
+        if not self._callers[client].is_completed:
             return False
-        self.room.leave(self.callers.pop(client))
+        self.room.leave(self._callers.pop(client))
         return True
 
 
@@ -211,9 +206,6 @@ class Clients:
         """A gate loses its broker, has it again, or starts anew."""
         gate = self.random.choice(self.gates)
         if self.random.random() < 0.3:
-            gate.restart()
+            gate.start()
         else:
             gate.is_cut = not gate.is_cut
-
-    def found(self) -> Sequence[str]:
-        return [text for gate in self.gates for text in gate.found]

@@ -120,18 +120,18 @@ class Life:
         self._content = Content(self.seed, garbage_share=0.05, skew_ms=2_000)
         self._job = LivedJob()
         self._steps_clocks = self._random.random() < 0.4
-        own: dict[str, Any] = dict(RATES)
-        self._job.quota_table.alter([QuotaChange(user, "", own) for user in STEADY], AUDIT)
-        job = self._job
+        job, own = self._job, dict(RATES)
+        job.quota_table.alter([QuotaChange(user, "", own) for user in STEADY], AUDIT)
         self._clients = Clients(random.Random(self.seed), job.clock, job.broker, self.happened)
         self._late: list[dict[str, Any]] = []
         self._is_dead = self._may_be_fenced = False
+        self._idle_ms = 0
 
     def run(self) -> Lived:
         """Live; then come to rest without trouble, and be judged."""
         self._job.start()
         began_ms = self._job.clock.steady_ms
-        while self._job.clock.steady_ms < began_ms + self.hours * _HOUR_MS:
+        while self._job.clock.steady_ms - self._idle_ms < began_ms + self.hours * _HOUR_MS:
             self._live()
             if self._is_dead or self._random.random() < 0.3:
                 self._start_again()
@@ -141,7 +141,7 @@ class Life:
         if self.happened["a take-over that failed"]:  # meanwhile a publishing may have taken long: the lead has grown
             rules = replace(rules, most_lead_ms=None)
         verdict = verify(evidence, rules)
-        found = [*self.found, *self._clients.found(), *verdict.told()]
+        found = [*self.found, *(text for gate in self._clients.gates for text in gate.found), *verdict.told()]
         found += check_holds(self._job.broker.records, () if self._steps_clocks else CALM)
         debts = accounts(evidence, self._job.settings.engine, STEADY, self.happened)
         found += [text for account in debts for text in account.found]
@@ -244,7 +244,7 @@ class Life:
             armed = Failpoint(f"{point}:1:raise") if dies else None
             with patch.object(failpoints, "_armed", armed), self._may_die():
                 try:
-                    self._start(self._job, keeps_checkpoint)
+                    self._start(keeps_checkpoint)
                 except ClusterUnreachable:
                     self._count("start without a broker")
                 else:
@@ -252,7 +252,7 @@ class Life:
             self._job.broker.is_reachable = self._random.random() < 0.7
         self._job.broker.is_reachable = True
         self._job.faults.clear()
-        self._start(self._job, keeps_checkpoint)
+        self._start(keeps_checkpoint)
 
     def _may_repeat_letters(self) -> bool:
         """The only thing that a lost checkpoint may repeat: dead letters of a batch whose usage was not stored yet."""
@@ -262,8 +262,8 @@ class Life:
         )
         return letters > max(usage, batches)
 
-    def _start(self, job: LivedJob, keeps_checkpoint: bool) -> None:
-        job.start(with_checkpoint=keeps_checkpoint)
+    def _start(self, keeps_checkpoint: bool) -> None:
+        self._job.start(with_checkpoint=keeps_checkpoint)
         self._is_dead = self._may_be_fenced = False
         self._count("start" if keeps_checkpoint else "start without its checkpoint")
 
@@ -305,6 +305,8 @@ class Life:
             self._job.edit(values)
 
     def _fail_transaction(self) -> None:
+        """The next one; the one that is in flight, if any, is done or aborted without the driver."""
+        self._job.broker.settle(commits=self._random.random() < 0.5)
         how = self._random.choice(("lost", "late", "in flight", "in flight"))
         self._count(f"transaction {how}")
         self._job.topic.fail_next = how
@@ -319,7 +321,7 @@ class Life:
             self._job.broker.marker = None
 
     def _fail_a_store(self) -> None:
-        name = self._random.choice(("usage", "decisions", "batches", "throttle_events", "sensor_state", "dead_letters"))
+        name = self._random.choice(TABLES)
         self._job.faults[name] = self._random.choice(("before", "after"))
         self._count(f"store error {self._job.faults[name]} {name}")
 
@@ -330,14 +332,18 @@ class Life:
         self._job.set_clocks(driver * by_ms, broker * by_ms)
 
     def _be_idle(self) -> None:
-        """No client uses anything for minutes, and the job goes on."""
+        """No client uses anything for minutes, or for more than an hour, and the job goes on."""
         self._count("idle minutes")
+        longest_ms = self._random.choice((60_000, 60_000, 60_000, _HOUR_MS))
         for _ in range(self._random.randrange(3, 12)):
             due_ms, now_ms = self._job.purgatory.next_due_ms(), self._job.clock.steady_ms
-            self._job.clock.advance(60_000 if due_ms is None else min(max(due_ms - now_ms, 100), 60_000))
+            passes_ms = longest_ms if due_ms is None else min(max(due_ms - now_ms, 100), longest_ms)
+            self._idle_ms += passes_ms
+            self._job.clock.advance(passes_ms)
             for gate in self._clients.gates:
                 gate.turn()
             self._run(self._job)
+            self._job.decider.expire_idle()
             if self._is_dead:
                 return
 
@@ -387,7 +393,7 @@ class Life:
         self._job.broker.is_reachable = True
         self._job.faults.clear()
         self._pass(300)
-        self._start(self._job, keeps_checkpoint=True)
+        self._start(keeps_checkpoint=True)
         self._job.send(b"[]")  # a batch follows whatever was cut short
         for gate in self._clients.gates:
             gate.is_cut = False

@@ -11,7 +11,7 @@ from tests.lives.life import Life
 @pytest.mark.parametrize(
     ("seed", "hours"),
     [
-        *((seed, 0.02) for seed in range(1, 21)),
+        *((seed, 0.015) for seed in range(1, 21)),
         *(pytest.param(seed, 0.05, marks=pytest.mark.long) for seed in range(21, 521)),
     ],
 )
