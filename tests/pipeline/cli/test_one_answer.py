@@ -61,6 +61,7 @@ class Life:
         self.comes_up()
 
     def comes_up(self) -> None:
+        self.lives = True
         self._lock.enter_context(job_lock(self._settings.run_dir, self._settings.job, self._settings.tables.root))
 
     def goes_on(self) -> bool:
@@ -78,6 +79,7 @@ class Life:
             point = self.random.choice(points)
             self.load.run_until_killed_at(point)
             self._lock.close()
+            self.lives = False
             if self.random.random() < 0.5:
                 return False
             self.lives_again()
@@ -138,7 +140,7 @@ class Life:
         yield from (("page quotas", fact) for fact in _of_quotas(self.page("quotas", limit=1_000)))
         now_ms = self.job.clock.wall_ms
         lines = lines_of_job(self._settings.tables.root, now_ms)
-        yield from (("observe", fact) for fact in _of_lines(lines or [], now_ms))
+        yield from (("observe", fact) for fact in _of_lines(lines or [], now_ms if self.lives else None))
         for client in asked:
             yield "list", (("until", client), held.until_ms(*client))
             by_brokers = [row["held_by_brokers"] for row in every if (row["user"], row["client_id"]) == client]
@@ -178,7 +180,8 @@ def _of_list(rows: list[dict[str, Any]]) -> Iterator[Fact]:
         yield ("until of the sensor", *sensor), row["throttled_until_ms"]
 
 
-def _of_lines(lines: list[Line], now_ms: int) -> Iterator[Fact]:
+def _of_lines(lines: list[Line], now_ms: int | None) -> Iterator[Fact]:
+    """What `observe` says; now is None if the job is dead: it may have died after a record, and before its rates."""
     for line in lines:
         if line.sensor.level:
             who = QUOTA_TYPES[line.sensor.quota_type], line.sensor.user, line.sensor.client_id, line.sensor.mode
@@ -188,7 +191,7 @@ def _of_lines(lines: list[Line], now_ms: int) -> Iterator[Fact]:
             if line.sensor.user and line.sensor.client_id:
                 held_seconds = round((line.broker_held_share or 0) * 60)
                 yield ("by brokers", line.sensor[1:3]), broker_hold_text(held_seconds)
-            if line.held_until_ms is not None and line.held_until_ms > now_ms:
+            if now_ms is not None and line.held_until_ms is not None and line.held_until_ms > now_ms:
                 yield ("until of the sensor", *who[:3]), line.held_until_ms
 
 
