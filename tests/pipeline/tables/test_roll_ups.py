@@ -204,7 +204,7 @@ batches = st.lists(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @example(by=BY_MINUTE, batches=STEPPED, interruptions=["step", "trim", "after", "restart"])
 @example(
     by=BY_MINUTE, batches=[*STEPPED, (-20_000, [(0, 9)])], interruptions=["", "before", "restart", "before", "step"]
@@ -390,7 +390,7 @@ records = st.lists(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(
     records=records, interruptions=st.lists(st.sampled_from(INTERRUPTIONS), max_size=12), per_append=st.integers(1, 4)
 )

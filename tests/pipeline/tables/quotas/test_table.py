@@ -316,7 +316,7 @@ class QuotaEdits(RuleBasedStateMachine):
 
 
 QuotaEditsTest = QuotaEdits.TestCase
-QuotaEditsTest.settings = settings(max_examples=15, stateful_step_count=15)
+QuotaEditsTest.settings = settings(max_examples=10, stateful_step_count=15)
 
 
 def test_the_edit_that_set_a_bound_is_found_also_after_edits_of_other_entities(table: QuotaTable) -> None:
