@@ -3,6 +3,7 @@
 Each page is played from its top, as a reader would. `make pages RENEW=1` writes what was printed into the pages.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -100,15 +101,26 @@ def recorded_usage(page: Path, folder: Path) -> dict[str, str]:
     return {shown: f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%S}" for shown, at_ms in ends}
 
 
+@pytest.fixture
+def without_job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which commands find no pandas, as where kquota is installed without the extra `job`.
+
+    Where it is there pyarrow imports it, which is a third of what a command takes.
+    """
+    folder = tmp_path_factory.mktemp("without-job")
+    (folder / "pandas.py").write_text("raise ImportError\n")
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+
+
 @pytest.mark.parametrize("page", PURE, ids=lambda page: page.name)
-def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path, without_job: dict[str, str]) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     names = recorded_usage(page, tmp_path) if page.name == "what-if.md" else {}
-    with Reader(tmp_path, names) as reader:
+    with Reader(tmp_path, names, settings=without_job) as reader:
         assert reader.play(page, "pure") == []
 
 
-def test_the_commands_of_the_page_lead_to_quotas_in_a_store(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_lead_to_quotas_in_a_store(tmp_path: Path, without_job: dict[str, str]) -> None:
     program = versitygw()
     if program is None:
         pytest.skip(f"needs versitygw, a server that speaks S3: {INSTALL}")
@@ -116,6 +128,6 @@ def test_the_commands_of_the_page_lead_to_quotas_in_a_store(tmp_path: Path) -> N
     assert INSTALL in page.read_text("utf-8")
     (port,) = free_ports(1)
     names = {"7070": str(port), "/tmp/store": str(tmp_path / "store"), "~/go/bin/versitygw": program}  # noqa: S108
-    with Reader(tmp_path, names) as reader:
+    with Reader(tmp_path, names, settings=without_job) as reader:
         assert reader.play(page, "store") == []
     assert len(list((tmp_path / "store" / "kquota" / "tables" / "quotas" / "_delta_log").glob("*.json"))) > 1

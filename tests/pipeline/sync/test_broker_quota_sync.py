@@ -102,7 +102,7 @@ class Setting:
     """Tables, brokers and a clock; `start` begins a sync on them, as a new process does."""
 
     def __init__(self, root: str, scope: Scope | None = "broker") -> None:
-        create_missing(root)
+        create_missing(root, [TABLES[name] for name in ("quotas", "tenants", "usage", "rates", "broker_quotas")])
         self.root, self.scope = root, scope
         self.clock, self.brokers = ManualClock(), FakeQuotas()
         self.quotas, self.usage = QuotaTable(root), UsageTable(root)
