@@ -14,6 +14,7 @@ stamp="$venv/bootstrap.stamp"
 jar_cache="${KQUOTA_JARS_DIR:-${KQUOTA_CACHE:-$HOME/.cache/kquota}/jars}"
 
 fail() { # what and where, how to mend it
+  stop_ticking
   printf 'bootstrap: %s. Fix: %s\n' "$1" "$2" >&2
   exit 1
 }
@@ -26,14 +27,51 @@ now_ms() {
   esac
 }
 
+# A step shows how long it takes: on a terminal one line that moves each second, else a line each four seconds.
+ticker=
+[ -t 1 ] && over='\r\033[K' every=1 || over='' every=4
+
 begin() {
-  printf '%s ' "$1"
+  step="$1"
   began_ms=$(now_ms)
+  [ -t 1 ] && printf '%s ' "$step"
+  tick &
+  ticker=$!
+  trap 'kill $ticker 2>/dev/null || true' EXIT
+}
+
+tick() { # until it is killed, or this script has ended
+  seconds=0
+  while sleep 1 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+    seconds=$((seconds + 1))
+    [ $((seconds % every)) -ne 0 ] && continue
+    printf "$over%s %d s%s" "$step" $seconds "$(how_far)"
+    [ -t 1 ] || echo
+  done
+}
+
+how_far() {
+  case "$step" in
+    packages)
+      set -- "$venv"/lib/python*/site-packages/*.dist-info
+      echo ", $(du -sm "$tmp" | cut -f 1) MB fetched, $# of $locked in place"
+      ;;
+    jars) echo ", $(du -sm "$jar_cache" 2>/dev/null | cut -f 1) MB fetched" ;;
+  esac
+}
+
+stop_ticking() {
+  [ -n "$ticker" ] || return 0
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  ticker=
+  printf "$over"
 }
 
 end() { # what to add to the line, may be empty
   took_ms=$(($(now_ms) - began_ms))
-  printf '%d.%d s%s\n' $((took_ms / 1000)) $((took_ms % 1000 / 100)) "${1:+ ($1)}"
+  stop_ticking
+  printf '%s %d.%d s%s\n' "$step" $((took_ms / 1000)) $((took_ms % 1000 / 100)) "${1:+ ($1)}"
 }
 
 find_python() {
@@ -48,8 +86,7 @@ find_python() {
 pip_install() { # what it is, then pip's arguments
   what="$1"
   shift
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >"$log" 2>&1 && return
-  echo
+  TMPDIR="$tmp" "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >"$log" 2>&1 && return
   cause=$(grep -m 1 '^ERROR' "$log" || tail -n 1 "$log")
   fail "pip could not install $what: $cause (all of it in $log)" \
     "check the network and pip's configuration ('$venv/bin/pip config list'), then run it again"
@@ -71,7 +108,7 @@ make_reporter() {
   fi
   begin reporter
   made=$("$venv/bin/python" -m deploy.reporter 2>"$log") || {
-    echo
+    stop_ticking
     tail -n 1 "$log" >&2
     exit 6
   }
@@ -90,7 +127,6 @@ if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     "install Python 3.11 or newer, or set PYTHON to it"
   begin venv
   complaint=$("$python" -m venv "$venv" 2>&1) || {
-    echo
     fail "$python cannot make a virtual environment in $venv: $(echo "$complaint" | grep . | head -n 1)" \
       "install its venv module (Debian, Ubuntu: apt-get install python3-venv), or check that $venv is writable"
   }
@@ -98,22 +134,25 @@ if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
 fi
 rm -f "$stamp"
 
+locked=$(grep -c '==' deploy/requirements.lock)
+mkdir -p "$venv/tmp"
+tmp=$(cd "$venv/tmp" && pwd) # absolute, for pip
 begin packages
 # The lock is complete. With its resolver pip fails on the day on which a package named with an extra has a new release.
 pip_install "the locked packages" --no-deps --require-hashes -r deploy/requirements.lock
 pip_install "kquota itself" --no-deps --no-build-isolation --editable .
-end "$(grep -c '==' deploy/requirements.lock) locked"
+end "$locked locked"
+rm -rf "$tmp"
 
 begin java
 java=$(java_found) || {
-  echo
   fail "$(tail -n 1 "$log")" "set KQUOTA_JAVA_HOME to a Java 17 or newer, or unset it"
 }
 end "$java"
 
 begin jars
 jars=$("$venv/bin/kquota" jars fetch 2>"$log") || {
-  echo
+  stop_ticking
   tail -n 1 "$log" >&2
   exit 6
 }

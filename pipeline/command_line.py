@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
@@ -71,6 +71,20 @@ def command_text(*arguments: str, about: About = "tables") -> str:
     ]
     program = _program(sys.argv[0], sys.executable, os.environ.get("PATH"), _folder())
     return " ".join([*settings, *map(shlex.quote, (*program, *arguments))])
+
+
+def shell_lines(commands: Sequence[str]) -> list[str]:
+    """Short commands, after the line that lets any shell in this folder find kquota and what this process works on.
+
+    * `commands`: Of `command_text`, about "program".
+    """
+    full, bare = command_text(), command_text(about="program")
+    variables, program = full.removesuffix(bare).strip(), Path(bare)
+    if program.name == _NAME and program.parent != Path():
+        folder = program.parent if program.is_absolute() else Path("$PWD") / program.parent
+        variables += f' PATH="{folder}:$PATH"'
+        commands = [f"{_NAME}{one.removeprefix(bare)}" for one in commands]
+    return [f"export {variables.strip()}", *commands] if variables else list(commands)
 
 
 def extra_text(extra: str) -> str:

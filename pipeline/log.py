@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from pipeline.errors import printable
 
@@ -61,12 +61,12 @@ class CutShort(logging.Filter):
         return lines <= _LINES_PER_SPAN
 
 
-def set_up_logging(level: str) -> None:
-    """Send this process's log to stderr. Replaces earlier handlers, so it may be called again.
+def set_up_logging(level: str, stream: Any = None) -> None:
+    """Send this process's log to a stream, or to stderr. Replaces earlier handlers, so it may be called again.
 
     Stack traces are printed only at DEBUG; above it a line has what is wrong and what to do.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_LineFormatter())
     # py4j logs on the root logger that the JVM has ended. Our own error names it too.
     handler.addFilter(lambda record: record.module != "java_gateway")

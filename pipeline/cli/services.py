@@ -226,7 +226,7 @@ def demo(
 ) -> None:
     """Start a real Kafka broker, twelve clients and the job; show who is throttled, why, until when.
 
-    The second line has the address of a page that shows the same.
+    On a terminal it is one screen, with the address of a page that shows the same; else a line for each record.
 
     Two of the clients use 2 and 5 times their quota, and listen to throttles. Two more do not listen: the
     broker slows them. Ctrl-C stops everything. The data stays for the next run.
@@ -248,16 +248,17 @@ def _run_demo(
     from pipeline.demo.run import Demo, start_over
     from pipeline.jvm.jars import fetch
 
-    set_up_logging("INFO")
     settings = load_settings(flags={"stream": {"trigger_ms": _DEMO_TRIGGER_MS}})
     if fresh:
         start_over(place, settings.job)
     count = place.choose_brokers(brokers)
     fetch(remark)
     page_port = free_port(port)
-    console = DemoConsole(place.candidate, watched=sys.stdout.isatty() and sys.stderr.isatty())
+    watched = sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    console = DemoConsole(place, f"http://127.0.0.1:{page_port}/", watched)
+    set_up_logging("INFO", console if watched else None)
     running = Demo(place, settings, console.listeners(), count, page_port)
-    with call_on_signals(running.stop):
+    with call_on_signals(running.stop), console.shown(lambda: running.is_stopping):
         running.run(duration)
     if not running.has_begun:
         remark("stopped before the demo had begun")

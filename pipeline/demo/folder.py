@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pipeline.command_line import CONFIG, TABLES_ROOT, carry, command_text, path_text
+from pipeline.command_line import CONFIG, TABLES_ROOT, About, carry, command_text, path_text
 from pipeline.errors import UsageError
 from pipeline.process import ProcessLock
 from pipeline.settings.model import Settings
 from quota.entity import QUOTA_TYPES
-from schemas.names import USAGE_TOPIC
 
 Role = Literal["produce", "consume"]
 
@@ -143,6 +142,7 @@ class DemoFolder:
         broker: Data and logs of the first broker.
         settings_file: The settings with which every command works on this demo's broker and tables.
         candidate: Quotas to try with `what-if`.
+        demo_log: The log of the demo's own process, while a screen is shown.
     """
 
     def __init__(self, root: Path) -> None:
@@ -152,6 +152,7 @@ class DemoFolder:
         self.checkpoint = root / "checkpoint"
         self.sync_log = root / "sync.log"
         self.dashboard_log = root / "dashboard.log"
+        self.demo_log = root / "demo.log"
         self.settings_file = root / "kquota.toml"
         self.candidate = root / "candidate.yaml"
         self.password_file = root / "passwords.json"
@@ -269,11 +270,13 @@ def _value(value: Any) -> str:
 # Commands that the demo proposes.
 
 
-def while_it_runs() -> list[str]:
-    """Commands for another terminal, once a throttle is recorded; the last one takes a minute."""
-    observe = command_text("observe", "--usage-topic", USAGE_TOPIC, "--minutes", "1")
-    shown = [command_text("status"), command_text("throttles", "list", "--all"), command_text("quotas", "describe")]
-    return [*shown, observe]
+def while_it_runs(about: About = "tables") -> list[str]:
+    """Commands for another terminal, once a throttle is recorded: why, what a member of a tenant may use, an edit."""
+    return [
+        command_text("throttles", "explain", "alice", "etl", about=about),
+        command_text("quotas", "effective", "mobile-ios", "app", about=about),
+        command_text("quotas", "alter", "--user", "search", "--add-config", "consumer_byte_rate=1MB/s", about=about),
+    ]
 
 
 def at_the_end(decision_id: str | None, batches: int, candidate: Path) -> list[str]:

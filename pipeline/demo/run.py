@@ -158,6 +158,7 @@ class Demo:
         brokers: How many; as many as in the demo before in this folder.
         dashboard_port: Where the page listens, on this machine only.
         has_begun: Whether there are tables.
+        is_stopping: Whether it was asked to end.
     """
 
     folder: DemoFolder
@@ -166,12 +167,12 @@ class Demo:
     brokers: int
     dashboard_port: int
     has_begun: bool = field(default=False, init=False)
+    is_stopping: bool = field(default=False, init=False)
     _job: Job | None = field(default=None, init=False)
-    _stopped: bool = field(default=False, init=False)
 
     def stop(self) -> None:
         """End the demo; safe from a signal handler."""
-        self._stopped = True
+        self.is_stopping = True
         if self._job is not None:
             self._job.stop()
 
@@ -188,7 +189,7 @@ class Demo:
             page = start_command(self.folder, self.folder.dashboard_log, "dashboard", "--port", self.dashboard_port)
             stack.callback(terminate, page, _STOP_SECONDS)
             self.has_begun = True
-            if self._stopped:
+            if self.is_stopping:
                 return
             load = Load(cluster, self.folder, stack)
             self._job = job = Job(settings, self.listeners)
@@ -212,7 +213,7 @@ def start_over(folder: DemoFolder, job: str) -> None:
     brokers = folder.brokers(max(folder.former_brokers(), 1))
     data = (
         *(folder.checkpoint, *brokers, folder.password_file),
-        *(folder.sync_log, folder.settings_file, folder.candidate, folder.tables),
+        *(folder.sync_log, folder.demo_log, folder.settings_file, folder.candidate, folder.tables),
     )
     with job_lock(folder.root, job, str(folder.tables)):
         for path in data:

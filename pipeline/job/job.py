@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
-from threading import Event
+from threading import Event, Thread
 from time import perf_counter
 from typing import Final
 
@@ -32,6 +32,7 @@ _RESTART_SECONDS = (0.5, 1, 2, 4, 8, 16, 30)
 _RETRY_SECONDS = (1, 2, 4, 8, 16, 30)
 _HEALTHY_AFTER_SECONDS = 60
 _POLL_SECONDS = 0.2
+_QUIET_SECONDS: Final = 4.0
 # Spark waits for its next trigger by the wall clock: for so long it waits at most after the clock was set back.
 _LONGEST_PAUSE_MS: Final = 3_000
 
@@ -225,7 +226,16 @@ def _reason(failure: BaseException) -> str:
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """Log one line with the time a step of the start took."""
-    began = perf_counter()
-    yield
+    """Log one line with the time a step of the start took, and one each four seconds until it is done."""
+    began, over = perf_counter(), Event()
+
+    def break_silence() -> None:
+        while not over.wait(_QUIET_SECONDS):
+            log.info("%s: %.0f s so far", name, perf_counter() - began)
+
+    Thread(target=break_silence, name="step", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
     log.info("%s %.1f s", name, perf_counter() - began)

@@ -2,17 +2,21 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
-from pipeline.cli.demo_console import DemoConsole, lending_in
+from pipeline.cli.demo_console import DemoConsole, Means, lending_in
+from pipeline.clock import wall_ms
+from pipeline.command_line import shell_lines
 from pipeline.demo.folder import (
     DEMO_CLIENTS,
     DEMO_QUOTAS,
@@ -186,13 +190,18 @@ def test_a_candidate_that_its_user_has_changed_is_kept(tmp_path: Path) -> None:
 def test_what_is_proposed_while_it_runs_tells_of_the_first_throttle(played: tuple[DemoFolder, HandJob]) -> None:
     _, job = played
     throttle_one(job)
-    *commands, observe = while_it_runs()
-    with job_lock(job.settings.run_dir, job.settings.job, job.settings.tables.root):
-        status, throttles, quotas = map(paste, commands)
-    assert "batch   2, " in status
-    assert OFFENDER[0] in throttles
-    assert "default user-principal" in quotas
-    assert "observe --usage-topic quota.usage.v1 --minutes 1" in observe
+    explained, effective, altered = map(paste, while_it_runs())
+    assert ": alice/* is over producer_byte_rate" in explained
+    assert "producer_byte_rate" in effective
+    assert altered == "Completed updating config for user search.\n"
+
+
+def test_the_commands_on_the_screen_run_in_any_shell_after_its_export(played: tuple[DemoFolder, HandJob]) -> None:
+    throttle_one(played[1])
+    export, *commands = shell_lines(while_it_runs("program"))
+    assert export.startswith("export KQUOTA_CONFIG='a demo/kquota.toml'")
+    assert [command.split()[0] for command in commands] == ["kquota"] * 3
+    assert "Completed updating config" in paste(f"{export}; {'; '.join(commands)}")
 
 
 @pytest.mark.parametrize("has_throttled", [True, False])
@@ -211,22 +220,86 @@ def test_what_is_proposed_at_the_end_works(has_throttled: bool, played: tuple[De
         assert "clients throttled" in compared
 
 
+EXPORTER = "erp/exporter"
+
+
+def console_with_records(root: Path, *names: str, watched: bool = False) -> DemoConsole:
+    console = DemoConsole(DemoFolder(root), "http://127.0.0.1:8788/", watched)
+    for number, name in enumerate(names):
+        news = publications(violation(ClientKey("", *name.split("/")), throttle_time_ms=60_000))
+        console.listeners().announce(news.written(number, wall_ms()), 3)
+    return console
+
+
 def test_of_a_client_that_does_not_listen_one_record_is_printed_all_are_counted(
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    console = DemoConsole(Path("candidate.yaml"), watched=False)
-    exporter = "erp/exporter"
-    for number, name in enumerate(("alice/etl", exporter, exporter, "alice/etl", exporter)):
-        news = publications(violation(ClientKey("", *name.split("/"))))
-        console.listeners().announce(news.written(number, 1_700_000_000_000), 3)
+    console = console_with_records(tmp_path, "alice/etl", EXPORTER, EXPORTER, "alice/etl", EXPORTER)
     printed = capsys.readouterr()
-    assert [line.split()[2] for line in printed.out.splitlines()] == ["alice/etl", exporter, "alice/etl"]
-    assert printed.err.count(f"{exporter} does not listen") == 1
+    assert [line.split()[2] for line in printed.out.splitlines()] == ["alice/etl", EXPORTER, "alice/etl"]
+    assert max(map(len, printed.out.splitlines())) <= 100
+    assert printed.err.count(f"{EXPORTER} does not listen") == 1
+    assert [printed.err.count(command) for command in while_it_runs()] == [1, 1, 1]
     console.summary()
     assert capsys.readouterr().out.split()[-3:] == ["5", "throttle", "records"]
 
 
-def test_that_a_tenant_lends_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+def gauges_of(rows: list[dict[str, Any]], *tenants: Tenant) -> RunGauges:
+    rates = Mock(rows=pa.Table.from_pylist(rows, COLUMNS))
+    return RunGauges(Mock(), Mock(pin=lambda: Mock(tenants=tenants)), Mock(), rates)
+
+
+def rate(user: str, client_id: str, observed: float, bound: float, **others: Any) -> dict[str, Any]:
+    about = {"broker_id": "", "quota_type": "producer_byte_rate", "mode": "enforce", "level": 1}
+    return about | {
+        **{"user": user, "client_id": client_id, "sensor_user": user, "sensor_client_id": client_id},
+        **{"observed": observed, "bound": bound, "share": observed / bound, **others},
+    }
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 10)])
+def test_the_screen_fits_the_terminal_and_says_who_is_held_by_whom(width: int, height: int, tmp_path: Path) -> None:
+    console = console_with_records(tmp_path, *["alice/etl"] * 12, EXPORTER, watched=True)
+    commands = ["export X=1", "kquota a", "kquota b", "kquota c"]
+    assert "starting" in console.screen(width, height, "Ctrl-C ends it", commands).plain
+    mobile = Tenant("mobile", ("mobile-*",), (), (120e3, None, None), (12e3, None, None), lend=True)
+    lent = {"tenant": "mobile", "own_bound": 60e3, "clients": 1}
+    gauges = gauges_of(
+        [
+            rate("alice", "etl", 199.9e3, 100e3),
+            rate("erp", "exporter", 201e3, 200e3, broker_held_share=0.5),
+            rate("mobile-ios", "app", 90e3, 120e3, **lent),
+            rate("mobile-android", "app", 6e3, 120e3, **lent),
+            rate("billing", "invoices", 1e3, 60e3, mode="shadow"),
+        ],
+        mobile,
+    )
+    console.listeners().began(gauges)
+    lines = console.screen(width, height, "Ctrl-C ends it", commands).plain.split("\n")
+    cells = {line.split()[0]: re.split(r" {2,}", line)[1:] for line in lines if re.match(r"\S+/\w+ {2}", line)}
+    assert len(cells) == 12
+    held_by = [cells[name][-1] for name in ("alice/etl", EXPORTER, "search/indexer")]
+    assert held_by == ["kquota for 60 s", "broker 30/60 s", "–"]
+    assert [line for line in lines if "http://127.0.0.1:8788/" in line] == lines[:1]
+    assert lines[-4:] == commands
+    if width >= 80:
+        assert cells["mobile-ios/app"] == ["90.0 kB/s", "60.0 kB/s", "1.50", "–", "– (mobile lends)"]
+        assert " ".join(lines).count("mobile lends mobile-ios/app 30.0 kB/s that mobile-android/app") == 1
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+    assert sum(" throttle alice/etl " in line for line in lines) == {24: 2, 40: 7, 10: 0}[height]
+
+
+def test_the_mean_begins_with_the_first_full_window_and_counts_silence_as_nothing() -> None:
+    means = Means()
+    for now, values in ((0, {"a": 9.0}), (5, {"a": 9.0}), (11, {"a": 2.0}), (13, {"b": 4.0})):
+        means.add(values, now)
+        assert means.of("c") == (None if now < 13 else 0.0)
+    means.add({}, 15)
+    assert (means.of("a"), means.of("b")) == (1.0, 2.0)
+
+
+def test_that_a_tenant_lends_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     about = {"tenant": "mobile", "quota_type": "producer_byte_rate", "level": 3, "sensor_client_id": "", "clients": 1}
     about |= {"broker_id": "", "mode": "enforce", "bound": 90e3}
     members = [
@@ -238,17 +311,14 @@ def test_that_a_tenant_lends_is_printed_once(capsys: pytest.CaptureFixture[str])
     tenant = Tenant("mobile", ("mobile-*",), (), (120e3, None, None), (12e3, None, None), lend=True)
     is_over = [{**about, "tenant": "strict", "sensor_user": "bob", "observed": 90e3, "own_bound": 10e3}]
     strict = Tenant("strict", ("bob",), (), (120e3, None, None), (12e3, None, None))
-    console = DemoConsole(Path("candidate.yaml"), watched=False)
-    rates = Mock(rows=pa.Table.from_pylist([], COLUMNS))
-    quotas = Mock(pin=lambda: Mock(tenants=(tenant, strict)))
-    gauges = RunGauges(Mock(), quotas, Mock(), rates)
+    console, gauges = console_with_records(tmp_path), gauges_of([], tenant, strict)
     console.listeners().began(gauges)
     for rows in ([], is_over, members, members):
-        rates.rows = pa.Table.from_pylist(rows, COLUMNS)
+        gauges.rates.rows = pa.Table.from_pylist(rows, COLUMNS)
         console.listeners().report(Mock(facts=Mock(good_count=1, dead_count=0)))
     (line,) = capsys.readouterr().out.splitlines()
     told = "mobile lends mobile-ios 30.0 kB/s that mobile-android leaves free: it uses 1.5 × its own 60.0 kB/s"
-    assert line.partition("  ")[2] == told
+    assert line == told
 
 
 CLIENTS = (*DEMO_CLIENTS, *STOCK_CLIENTS)

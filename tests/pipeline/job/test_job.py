@@ -1,5 +1,6 @@
 """The job's restarts in its process: what an ended run leaves behind."""
 
+import re
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,11 @@ import pytest
 
 from pipeline.clock import Moment
 from pipeline.errors import ClusterUnreachable, PipelineError
-from pipeline.job.job import ClockSetBack, Job
+from pipeline.job.job import ClockSetBack, Job, step
 from pipeline.job.metrics import Listeners
 from pipeline.settings.model import KafkaSettings, Settings, StreamSettings, TablesSettings
 from pipeline.stream.session import SparkStarter
+from tests.waiting import wait_until
 
 
 def job_of(kind: type[Job], folder: Path, restart_limit: int = 5) -> Any:
@@ -158,3 +160,13 @@ def test_after_a_clock_was_set_back_the_query_starts_again_and_nothing_is_counte
     job = failing(tmp_path, ClockSetBack(3_600_000), restart_limit=0)
     job.restart()
     assert (job.attempts, job.was_kept) == (2, False)
+
+
+def test_a_step_of_the_start_that_takes_long_says_so_again_and_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.job.job._QUIET_SECONDS", 0.001)
+    caplog.set_level("INFO")
+    with step("broker"):
+        wait_until(lambda: caplog.text.count(" s so far") >= 2, "two lines")
+    assert re.fullmatch(r"broker [0-9.]+ s", caplog.messages[-1])
