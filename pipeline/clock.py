@@ -52,7 +52,7 @@ SHOWN_DIGITS: Final = 8
 
 def seconds(duration_ms: int) -> str:
     """Milliseconds as seconds with one decimal: 10400 -> "10.4 s"."""
-    return f"{duration_ms / 1000:.1f} s"
+    return f"{duration_ms / 1000:z.1f} s"
 
 
 def clock_time(epoch_ms: int) -> str:

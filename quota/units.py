@@ -45,6 +45,7 @@ _LONGS: Final = frozenset(QUOTA_TYPES) - {_PERCENTAGE}
 _SHOWN_LENGTH: Final = 60
 _SUGGESTED_DIGITS: Final = 2
 
+_SIBILANTS: Final = ("ch", "s", "x")
 _AGE_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
@@ -151,6 +152,11 @@ def rounded_up(value: float, quota_type: str) -> float:
     return round(steps * 10.0**place, max(-place, 0))
 
 
+def counted(count: int, word: str) -> str:
+    """A number of things: "1 violation", "2 batches"."""
+    return f"{count:,} {word}{'' if count == 1 else 'es' if word.endswith(_SIBILANTS) else 's'}"
+
+
 def age_text(age_ms: float) -> str:
     """An age or a span in one or two units, cut off: "4 s", "2 min 5 s", "3 h", "2 d"; "0 s" if it is negative."""
     rest_ms = max(int(age_ms), 0)
@@ -230,6 +236,25 @@ def bound_mistake(quota_type: str, value: float) -> str | None:
         if math.fmod(value, 1.0) > _FRACTION_TOLERANCE:
             return f"{quota_type} cannot be a fractional value"
     return None
+
+
+_LEAST_BYTES: Final = 100.0
+_MOST_BYTES: Final = 1e12
+_MOST_PERCENT: Final = 1e5  # of a thousand threads
+
+
+def doubtful_bound(quota_type: str, value: float) -> str | None:
+    """Why a bound that is allowed is surely a mistake; None if it may be meant.
+
+    >>> doubtful_bound("producer_byte_rate", 1.0)
+    'producer_byte_rate 1 B/s is less than one record; is a unit missing, as in 1MB/s?'
+    """
+    shown = f"{quota_type} {bound_text(quota_type, value)}"
+    if quota_type == _PERCENTAGE:
+        return f"{shown} is more than a thousand threads; 100 % is one" if value > _MOST_PERCENT else None
+    if value < _LEAST_BYTES:
+        return f"{shown} is less than one record; is a unit missing, as in {exact_text(value)}MB/s?"
+    return f"{shown} is more than a broker can send; mode=exempt is no bound" if value > _MOST_BYTES else None
 
 
 Step = str | int

@@ -28,7 +28,7 @@ from pipeline.tables.rates import members_of
 from quota.effective import borrowed, lending_text
 from quota.entity import QUOTA_TYPES
 from quota.tenants import Tenant
-from quota.units import against_bound, rate_text
+from quota.units import against_bound, counted, rate_text
 from schemas.throttle_record import Target, holds, verb
 
 _QUIET_SECONDS: Final = 4.0
@@ -132,7 +132,10 @@ class DemoConsole:
     def summary(self) -> None:
         """Print the totals on stdout, and commands to try next on stderr."""
         with self._lock:
-            say("", f"{self._totals()}, {self._dead} dead letters, {self._records} throttle records")
+            say(
+                "",
+                f"{self._totals()}, {counted(self._dead, 'dead letter')}, {counted(self._records, 'throttle record')}",
+            )
             _note("to try next:", *at_the_end(self._decision_id, self._batches, self._folder.candidate))
 
     def screen(self, width: int, height: int, note: str, commands: Sequence[str]) -> Text:
@@ -140,8 +143,8 @@ class DemoConsole:
         with self._lock:
             self._read_rates()
             now = time.monotonic()
-            passed = int(now - self._began_at)
-            head = f"the page: {self._page} · {passed // 60}:{passed % 60:02} · {self._events} usage events · {note}"
+            minutes, passed = divmod(int(now - self._began_at), 60)
+            head = f"the page: {self._page} · {minutes}:{passed:02} · {counted(self._events, 'usage event')} · {note}"
             if self._rates is None:
                 return Text("\n".join([head, "starting", *self._log]), no_wrap=True, overflow="crop")
             table, _ = fitted(_TABLE.columns, self._table(wall_ms()), _TABLE, width)
@@ -221,7 +224,7 @@ class DemoConsole:
         say(line)
 
     def _totals(self) -> str:
-        return f"{self._batches} micro-batches, {self._events} usage events"
+        return f"{counted(self._batches, 'micro-batch')}, {counted(self._events, 'usage event')}"
 
 
 class Means:

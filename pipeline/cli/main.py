@@ -8,12 +8,13 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version as version_of
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from pipeline.cli import meter, quota_edits, quotas, services, setup, tenants, throttles, what_if
-from pipeline.cli.options import unbundled
+from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, unbundled
 from pipeline.cli.output import discard_output, print_what_it_can, remark, say
 from pipeline.command_line import carry_nothing, not_installed
 from pipeline.errors import PipelineError, UsageError, first_line
@@ -119,8 +120,26 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_PANELS: Final = {
+    "Look": ("status", "throttles", "observe", "dashboard", "simulate", "what-if"),
+    "Quotas": ("quotas", "mode"),
+    "Tenants": ("tenants",),
+    "Run": ("run", "demo", "gate", "meter"),
+    "Set up": ("doctor", "tables", "topics", "config", "jars"),
+}
+_PANEL_OF: Final = {name: panel for panel, names in _PANELS.items() for name in names}
+
+
+class _InPanels(TyperGroup):
+    """The commands in the order of their panels."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=[*_PANEL_OF].index)
+
+
 app = typer.Typer(
     name="kquota",
+    cls=_InPanels,
     help="Client quotas for Kafka platforms, cluster-wide and explained.",
     no_args_is_help=True,
     add_completion=True,
@@ -130,14 +149,15 @@ app = typer.Typer(
 
 def _add(commands: Commands, to: typer.Typer) -> None:
     for name, command in commands.items():
+        panel = _PANEL_OF.get(name) if commands is _COMMANDS else None
         if isinstance(command, Group):
             group = typer.Typer(help=command.help, no_args_is_help=True)
             _add(command.commands, group)
-            to.add_typer(group, name=name)
+            to.add_typer(group, name=name, rich_help_panel=panel)
         else:
             # -2h is an instant, not an option.
             settings = {"ignore_unknown_options": True} if command is quotas.at else None
-            to.command(name, context_settings=settings)(unbundled(command))
+            to.command(name, context_settings=settings, rich_help_panel=panel)(unbundled(command))
 
 
 _add(_COMMANDS, app)
@@ -148,8 +168,12 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and end.", callback=print_version, is_eager=True)
     ] = False,
+    config: ConfigFile = None,
+    bootstrap_server: BootstrapServers = None,
+    command_config: CommandConfig = None,
+    tables: TablesRoot = None,
 ) -> None:
-    del version
+    del version, config, bootstrap_server, command_config, tables  # `source_of` reads them
 
 
 def main() -> None:

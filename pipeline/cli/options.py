@@ -93,16 +93,19 @@ CommandConfig = Annotated[
         show_default=False,
     ),
 ]
+_VARIABLES: Final = {"config": CONFIG, "command_config": COMMAND_CONFIG, "tables": TABLES_ROOT}
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(help="TOML settings file.", envvar=CONFIG, callback=_carried(CONFIG), show_default=False),
+]
+TablesRoot = Annotated[
+    str | None, typer.Option(help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False)
+]
 _SOURCES: Final = {
-    "config": Annotated[
-        Path | None,
-        typer.Option(help="TOML settings file.", envvar=CONFIG, callback=_carried(CONFIG), show_default=False),
-    ],
+    "config": ConfigFile,
     "bootstrap_server": BootstrapServers,
     "command_config": CommandConfig,
-    "tables": Annotated[
-        str | None, typer.Option(help="Root of the Delta tables.", callback=_carried(TABLES_ROOT), show_default=False)
-    ],
+    "tables": TablesRoot,
 }
 
 
@@ -148,8 +151,20 @@ class Source(NamedTuple):
 
 
 def source_of(*names: str) -> Bundle:
-    """The options of a `Source`, by its fields, in the order of the help."""
-    return Bundle({name: (_SOURCES[name], None) for name in names}, lambda _context, given: Source(**given))
+    """The options of a `Source`, by its fields, in the order of the help. They may stand before the command, too."""
+
+    def read(context: typer.Context, given: Mapping[str, Any]) -> Source:
+        before = context.find_root().params
+        found = dict(given)
+        for name in given:
+            source = context.get_parameter_source(name)
+            if (source is None or source.name != "COMMANDLINE") and before.get(name) is not None:
+                found[name] = before[name]
+                if name in _VARIABLES:
+                    carry(_VARIABLES[name], str(before[name]))
+        return Source(**found)
+
+    return Bundle({name: (_SOURCES[name], None) for name in names}, read)
 
 
 FileSource = Annotated[Source, source_of("config")]

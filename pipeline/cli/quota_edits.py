@@ -15,9 +15,7 @@ import typer
 
 from pipeline.cli.entity import EntityFilter, OneEntity
 from pipeline.cli.options import (
-    BootstrapServers,
     Bundle,
-    CommandConfig,
     Output,
     QuotasOutput,
     Source,
@@ -51,7 +49,7 @@ from pipeline.tables.quotas.tenants import (
 )
 from quota.entity import label, may_apply
 from quota.snapshot import MODES
-from quota.units import Mistakes
+from quota.units import Mistakes, doubtful_bound
 
 if TYPE_CHECKING:
     from pipeline.brokers.exports import Export
@@ -97,7 +95,7 @@ class Edit(NamedTuple):
             from pipeline.tables.quotas.history import row_texts
 
             say(str(answer))
-            remark(*row_texts(_changes_of(edit)))
+            remark(*row_texts(_changes_of(edit)), *(f"warning: {text}" for text in _edit_warnings(edit)))
             self._remark_versions([edit])
         else:
             self.show([edit])
@@ -115,10 +113,10 @@ class Edit(NamedTuple):
         """Print every value that edits change, and of a dry run the live clients that get another level or bound."""
         output = "table" if self.output == "kafka" else self.output
         clients, warnings = _impact(edits, self.source.settings()) if self.dry_run else ([], [])
-        of_patterns = [text for edit in edits for text in _pattern_warnings(edit)]
+        of_edits = [text for edit in edits for text in _edit_warnings(edit)]
         if not is_table(output):
             documents = [self._document(edit) for edit in edits]
-            of_clients = {"clients": clients, "warnings": [*_pattern_warnings(edits[0]), *warnings]}
+            of_clients = {"clients": clients, "warnings": [*_edit_warnings(edits[0]), *warnings]}
             others = {edit.before.kind.table: one for edit, one in zip(edits[1:], documents[1:], strict=True)}
             print_rows([], output, document=documents[0] | (of_clients if self.dry_run else {}) | others)
         else:
@@ -128,15 +126,14 @@ class Edit(NamedTuple):
                 print_rows(clients, output, _moved_layout(clients), shown=_moved_line)
             elif self.dry_run:
                 remark("no live client changes its level or bound")
-            remark(*(f"warning: {text}" for text in (*of_patterns, *warnings)))
+            remark(*(f"warning: {text}" for text in (*of_edits, *warnings)))
         self._remark_versions(edits)
 
     def _document(self, edit: "TableEdit[Any]") -> dict[str, Any]:
         """An edit for programs."""
         rows = [change.as_row() for change in _changes_of(edit)]
         versions = {"version": edit.version, "previous_version": edit.before.version}
-        warnings = {"warnings": _pattern_warnings(edit)} if edit.before.kind is TENANT_ROWS else {}
-        return {**versions, "dry_run": self.dry_run, "changes": rows, **warnings}
+        return {**versions, "dry_run": self.dry_run, "changes": rows, "warnings": _edit_warnings(edit)}
 
     def _remark_versions(self, edits: "Iterable[TableEdit[Any]]") -> None:
         for edit in edits:
@@ -153,8 +150,13 @@ def _impact(edits: "Sequence[TableEdit[Any]]", settings: Settings) -> tuple[list
     return impact_of(edits, settings)
 
 
-def _pattern_warnings(edit: "TableEdit[Any]") -> list[str]:
-    return pattern_warnings(edit.before.rows, edit.rows) if edit.before.kind is TENANT_ROWS else []
+def _edit_warnings(edit: "TableEdit[Any]") -> list[str]:
+    """What is surely a mistake in an edit, by itself: a bound, or a pattern of a tenant."""
+    kind = edit.before.kind
+    bounds = [one for one in _changes_of(edit) if one.column in kind.bounds and one.new is not None]
+    doubtful = [(one.label, doubtful_bound(one.column.removeprefix("member_"), one.new)) for one in bounds]
+    of_patterns = pattern_warnings(edit.before.rows, edit.rows) if kind is TENANT_ROWS else []
+    return [*(f"{label}: {text}" for label, text in doubtful if text), *of_patterns]
 
 
 def _changes_of(edit: "TableEdit[Any]") -> "list[Difference]":
@@ -247,8 +249,10 @@ def sql(
     from pipeline.tables.quotas.table import QuotaTable, local_audit
 
     settings = source.settings()
+    added = QuotaTable(settings.tables.root).columns_of_others()
+    remark("Spark starts, which takes some ten seconds; then the statement runs")
     print_rows(run_sql(settings, statement, local_audit(reason)), output)
-    if added := QuotaTable(settings.tables.root).columns_of_others():
+    if added:
         remark(f"note: columns that kquota does not know have no effect and are kept as they are: {', '.join(added)}")
 
 
@@ -546,8 +550,7 @@ def import_(
         Literal["keep", "brokers"],
         typer.Option(help="Keep each bound as it is, or multiply it by the number of brokers."),
     ] = "keep",
-    bootstrap_server: BootstrapServers = None,
-    command_config: CommandConfig = None,
+    cluster: Annotated[Source, source_of("bootstrap_server", "command_config")],
     edit: EditOptions,
 ) -> None:
     """Take over the quotas that Kafka's brokers enforce, or those of a file, in one edit; others of the table stay.
@@ -559,7 +562,7 @@ def import_(
     if tenant_label is not None and file is None:
         msg = "--tenant-label is for a file of KafkaUser resources; brokers keep no labels"
         raise UsageError(msg, "give --file, too")
-    source = Source(edit.source.config, bootstrap_server, command_config)
+    source = cluster._replace(config=edit.source.config)
     export = None if file is None else _read_export(file, tenant_label)
     declared = _read_cluster(source, scale, export)
     users = export.tenants if export else {}

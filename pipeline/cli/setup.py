@@ -12,7 +12,7 @@ import typer
 from pipeline.cli.options import ClusterSource, FileSource, JobSource, Output, Source, TablesSource, as_iso, source_of
 from pipeline.cli.output import Layout, is_table, print_rows, remark, say
 from pipeline.cli.quotas import read_in_force
-from pipeline.clock import wall_ms
+from pipeline.clock import seconds, wall_ms
 from pipeline.cluster.acls import ROLES, Acl, Names, acls_of, grant_commands
 from pipeline.command_line import command_text
 from pipeline.errors import Refused, TopicNotCreated, UsageError
@@ -140,9 +140,9 @@ def _batch_text(found: "JobStatus") -> str:
     if health.last_batch_age_ms is None or health.lag_ms is None:
         return "none yet"
     epoch = f", time epoch {found.time_epoch}" if found.time_epoch else ""
-    ahead = f"its time is {health.ahead_ms / 1000:.1f} s ahead of the wall clock"
-    lag = f"its newest event was then {health.lag_ms / 1000:.1f} s old"
-    age = f"{health.last_batch_age_ms / 1000:.1f} s ago"
+    ahead = f"its time is {seconds(health.ahead_ms)} ahead of the wall clock"
+    lag = f"its newest event was then {seconds(health.lag_ms)} old"
+    age = f"{seconds(health.last_batch_age_ms)} ago"
     return f"{found.last_batch_id}, {age}{epoch}; {ahead if health.ahead_ms else lag}"
 
 

@@ -36,7 +36,7 @@ from pipeline.command_line import command_text
 from pipeline.errors import NotFound, Refused, UsageError
 from pipeline.log import set_up_logging
 from quota.entity import DEFAULT
-from quota.units import rate_text
+from quota.units import counted, rate_text
 from schemas.throttle_record import Target, ThrottleRecord, verb
 
 if TYPE_CHECKING:
@@ -453,10 +453,10 @@ def verify(
     tell = say if is_table(output) else remark
     tell(
         f"{as_iso(found.since_ms)} to {as_iso(found.until_ms)} UTC, "
-        f"{found.batches} batches with usage"
+        f"{counted(found.batches, 'batch')} with usage"
         + (f" (and {found.uncomparable} that cannot be: what they depend on is not kept)" if found.uncomparable else "")
-        + f", {found.records} records: "
-        f"{found.decisions} decisions, {len(found.mismatches)} mismatches"
+        + f", {counted(found.records, 'record')}: "
+        f"{counted(found.decisions, 'decision')}, {counted(len(found.mismatches), 'mismatch')}"
     )
     if found.mismatches:
         raise typer.Exit(1)

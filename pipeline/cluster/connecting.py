@@ -29,7 +29,7 @@ from pipeline.cluster.acls import Acl, PermissionMissing, Resource
 from pipeline.cluster.client_properties import java_properties, kafka_options
 from pipeline.cluster.sign_in import TokenProvider, TokenRefused
 from pipeline.command_line import COMMAND_CONFIG, carried, command_text
-from pipeline.errors import ClusterUnreachable, PipelineError, Unreachable, UsageError
+from pipeline.errors import ClusterUnreachable, NotFound, PipelineError, Unreachable, UsageError
 from pipeline.process import restart_in_children
 from pipeline.settings.model import KafkaSettings
 from schemas.names import MARKER_TOPIC, THROTTLE_TOPIC, USAGE_TOPIC
@@ -369,10 +369,10 @@ def creating_topics(bootstrap_servers: str, names: Mapping[str, str]) -> str:
     return " ".join([*named, command])
 
 
-def topic_missing(topic: str, bootstrap_servers: str, purpose: Literal["usage", "throttle", "marker"]) -> PipelineError:
+def topic_missing(topic: str, bootstrap_servers: str, purpose: Literal["usage", "throttle", "marker"]) -> NotFound:
     """The error of a topic of the pipeline that does not exist; its fix is the command that creates it."""
     fix = creating_topics(bootstrap_servers, {purpose: topic})
-    return PipelineError(f"topic '{topic}' does not exist at {bootstrap_servers}", fix)
+    return NotFound(f"topic '{topic}' does not exist at {bootstrap_servers}", fix)
 
 
 @dataclass(frozen=True, slots=True)

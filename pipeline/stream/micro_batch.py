@@ -49,6 +49,7 @@ from pipeline.throttle.purgatory import ThrottlePurgatory
 from quota.entity import OTHER
 from quota.replay import Evaluation, begins_time_epoch
 from quota.snapshot import QuotaSnapshot
+from quota.units import counted
 from quota.usage import IN_GAP
 from schemas.arrow import conform
 from schemas.rows import DeadLetterRow
@@ -277,10 +278,10 @@ class MicroBatch:
             waited = is_stored or self._clock.now().steady_ms - facts.age_ms < self._began.steady_ms
             log.log(
                 logging.INFO if waited else logging.WARNING,
-                "batch_id=%d %s: its %d violations are recorded, but no throttle is published",
+                "batch_id=%d %s: %s recorded, but no throttle is published",
                 evaluation.batch_id,
                 "has usage from before this start" if waited else f"is {facts.age_ms / 1000:.1f} s old",
-                len(decided.violations),
+                counted(len(decided.violations), "violation"),
             )
         return 0
 

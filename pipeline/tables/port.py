@@ -71,7 +71,9 @@ def table_missing(table: str, version: int | None = None, newest_version: int | 
     kept = "" if is_future or newest_version is None else f", and version {version} is no longer kept"
     name = table.rpartition("/")[2]
     listed = command_text(name if name in EDITED else QUOTAS, "history")
-    return TableMissing(f"no version {version} of {full_address(table)}{newest}{kept}", f"name one of these: {listed}")
+    return TableMissing(
+        f"no version {version} of {full_address(table)}{newest}{kept}", f"name one of these: {listed}", 3
+    )
 
 
 Condition: TypeAlias = tuple[str, str, Any]

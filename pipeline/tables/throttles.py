@@ -23,6 +23,7 @@ from quota.errors import InvalidQuotas
 from quota.snapshot import QuotaSnapshot
 from quota.tenants import MEMBER_LEVEL, Tenant
 from quota.throttle_time import SOON, TIMES_SOON
+from quota.units import counted
 from schemas.rows import DecisionRow
 from schemas.throttle_record import BATCH_CAUSES, Target, ThrottleEventRow, counts, holds, written_ms
 
@@ -156,7 +157,7 @@ class Held:
 
 def count_text(users: int, clients: int) -> str:
     """How many are held: `1 user and 2 clients`, or `0 clients`."""
-    counts = [f"{n:,} {word}{'' if n == 1 else 's'}" for n, word in ((users, "user"), (clients, "client")) if n]
+    counts = [counted(n, word) for n, word in ((users, "user"), (clients, "client")) if n]
     return " and ".join(counts) or "0 clients"
 
 

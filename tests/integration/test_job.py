@@ -168,7 +168,7 @@ def test_after_an_outage_old_usage_is_recorded_in_small_batches_and_throttles_no
             )
         )
         job.start()
-        job.wait_for_line("are recorded, but no throttle is published")
+        job.wait_for_line("recorded, but no throttle is published")
         job.wait_until(lambda: sum(job.table("batches")["good_count"].to_pylist()) >= 1_200, "all usage to be read")
         job.send(usage("is-noisy", 40_000))
         job.wait_for_record(user="is-noisy", action="throttle")

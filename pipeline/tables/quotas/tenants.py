@@ -19,7 +19,7 @@ from pipeline.tables.quotas.edit import (
 )
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidQuotas
-from quota.units import Mistake, Mistakes, exact_text, parse_bound, parse_double, rate_text
+from quota.units import Mistake, Mistakes, counted, exact_text, parse_bound, parse_double, rate_text
 from schemas.rows import TenantRow
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def pattern_warnings(before: Iterable[QuotaValues], after: Iterable[QuotaValues]
 
 def tenants_text(count: int) -> str:
     """How many tenants there are; "" for none."""
-    return f"{count} tenant{'s' if count > 1 else ''}" if count else ""
+    return counted(count, "tenant") if count else ""
 
 
 _VERBS: Final = dict(zip(QUOTA_TYPES, ("produce", "fetch", "use"), strict=True))

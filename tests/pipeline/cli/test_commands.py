@@ -313,3 +313,23 @@ def test_ages_times_and_epoch_milliseconds_are_instants(given: str, instant_ms: 
 def test_anything_else_is_refused_with_the_option_and_the_text(given: str) -> None:
     with pytest.raises(UsageError, match="cannot read --since"):
         parse_instant("--since", given, INSTANT_MS)
+
+
+def test_where_the_tables_are_may_stand_before_the_command_or_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = new_tables(tmp_path / "tables")
+    edit = ("quotas", "alter", "--user", "a", "--add-config", "producer_byte_rate=1000")
+    assert kquota("--tables", root, *edit).exit_code == 0
+    after = kquota("quotas", "describe", "--tables", root)
+    assert kquota("--tables", root, "quotas", "describe") == after
+    assert kquota("--tables", "elsewhere", "quotas", "describe", "--tables", root) == after
+    (tmp_path / "kquota.toml").write_text(f"[tables]\nroot = {json.dumps(root)}\n")
+    monkeypatch.setenv("KQUOTA_CONFIG", str(tmp_path / "none.toml"))
+    assert kquota("--config", str(tmp_path / "kquota.toml"), "quotas", "describe") == after
+
+
+def test_the_help_has_every_command_in_a_panel() -> None:
+    found = kquota("--help").stdout
+    assert [panel for panel in ("Look", "Quotas", "Tenants", "Run", "Set up") if f"─ {panel} ─" not in found] == []
+    assert "─ Commands ─" not in found

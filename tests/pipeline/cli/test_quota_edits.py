@@ -138,25 +138,44 @@ def test_configs_may_come_from_a_file(root: str, tmp_path: Path) -> None:
 
 def test_an_edit_answers_programs_with_what_it_changed(root: str) -> None:
     before = version(root)
-    answer = json.loads(alter(root, "--add-config", "producer_byte_rate=2", "-o", "json").stdout)
+    answer = json.loads(alter(root, "--add-config", "producer_byte_rate=2000", "-o", "json").stdout)
     change = {"action": "alter", "user": "alice", "client_id": "", "column": "producer_byte_rate"}
     assert answer == {
         "version": before + 1,
         "previous_version": before,
         "dry_run": False,
-        "changes": [{**change, "old": 1000.0, "new": 2.0}],
+        "changes": [{**change, "old": 1000.0, "new": 2000.0}],
+        "warnings": [],
     }
 
 
+@pytest.mark.parametrize(
+    ("bound", "why"),
+    [
+        ("producer_byte_rate=1", "producer_byte_rate 1 B/s is less than one record; is a unit missing, as in 1MB/s?"),
+        ("consumer_byte_rate=9999GB/s", "9999000000000 (9999.0 GB/s) is more than a broker can send"),
+        ("request_percentage=2000000%", "request_percentage 2000000 % is more than a thousand threads"),
+        ("producer_byte_rate=100,consumer_byte_rate=1000GB/s,request_percentage=100000", None),
+    ],
+)
+def test_a_bound_that_is_surely_a_mistake_warns_in_the_dry_run_and_at_the_edit(
+    bound: str, why: str | None, root: str
+) -> None:
+    for words in (["--dry-run"], []):
+        told = alter(root, "--add-config", bound, *words).stderr
+        assert ("warning: user-principal 'alice': " in told) == (why is not None)
+        assert (why or "") in told
+
+
 def test_a_dry_run_warns_of_clients_that_the_bound_would_stop_and_of_names_never_seen(root: str) -> None:
-    use(root, "alice", "etl", NEWEST_MS, produced_bytes=900, request_count=1)
+    use(root, "alice", "etl", NEWEST_MS, produced_bytes=9000, request_count=1)
     told = (
-        "one produce request of alice/etl had at least 900.0 B, 90.0 s of its producer_byte_rate 10.0 B/s: "
-        "raise the quota to 900.0 B/s"
+        "one produce request of alice/etl had at least 9.0 kB, 90.0 s of its producer_byte_rate 100.0 B/s: "
+        "raise the quota to 9.0 kB/s"
     )
-    answer = alter(root, "--add-config", "producer_byte_rate=10", "--dry-run")
+    answer = alter(root, "--add-config", "producer_byte_rate=100", "--dry-run")
     assert f"warning: {told}\n" in answer.stderr
-    document = json.loads(alter(root, "--add-config", "producer_byte_rate=10", "--dry-run", "-o", "json").stdout)
+    document = json.loads(alter(root, "--add-config", "producer_byte_rate=100", "--dry-run", "-o", "json").stdout)
     assert document["warnings"][0] == told
     misspelt = ("quotas", "alter", "--user", "alcie", "--add-config", "producer_byte_rate=10MB/s", "--dry-run")
     answer = kquota(*misspelt, "--tables", root)

@@ -73,7 +73,7 @@ def test_a_rollback_is_a_new_version_that_says_so(root: str) -> None:
     assert newest["reason"] == f"rollback to v{with_bob}: he is back"
     assert newest["version"] == before["version"] + 1
     future = kquota("quotas", "rollback", "99", "--tables", root)
-    assert future.exit_code == 1
+    assert future.exit_code == 3
     listed = future.stderr.partition("name one of these: ")[2]
     ran = subprocess.run(["/bin/sh", "-c", listed], capture_output=True, text=True, check=True)
     assert f"\n{newest['version']}  " in ran.stdout, "the fix runs as printed"
@@ -130,7 +130,7 @@ def test_history_and_diff_tell_who_why_and_old_to_new(root: str) -> None:
     backwards = kquota("quotas", "diff", str(left["version"]), str(first["version"]), "-o", "json", "--tables", root)
     (change,) = json.loads(backwards.stdout)
     assert (change["old"], change["new"]) == (2000.0, 1000.0)
-    assert kquota("quotas", "diff", "0", "99", "--tables", root).exit_code == 1
+    assert kquota("quotas", "diff", "0", "99", "--tables", root).exit_code == 3
 
 
 @pytest.fixture

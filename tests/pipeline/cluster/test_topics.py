@@ -200,7 +200,7 @@ def test_a_usage_topic_made_anew_is_refused_with_the_command_that_goes_on() -> N
     stream, kafka = StreamSettings(checkpoint="s3://bucket/checkpoint/"), KafkaSettings(bootstrap_servers="b:1,c:1")
     ids = iter([{"quota.throttle.v1": "first"}, {"quota.usage.v1": "first"}, {"quota.usage.v1": "second"}])
     topics = JobTopics(Settings(kafka=kafka, stream=stream), lambda: next(ids))
-    with pytest.raises(PipelineError, match=r"topic 'quota\.usage\.v1' does not exist at b:1,c:1"):
+    with pytest.raises(NotFound, match=r"topic 'quota\.usage\.v1' does not exist at b:1,c:1"):
         topics.begin()
     topics.begin()
     with pytest.raises(Refused) as refused:

@@ -67,7 +67,7 @@ def test_old_usage_is_an_alarm_of_a_job_that_falls_behind_and_none_of_one_that_w
     if restarts:
         job.start()
     job.step()
-    wanted = level, f"batch_id=0 {told}: its 1 violations are recorded, but no throttle is published"
+    wanted = level, f"batch_id=0 {told}: 1 violation recorded, but no throttle is published"
     logged = [(record.levelno, record.getMessage()) for record in caplog.records]
     assert [one for one in logged if "no throttle is published" in one[1]] == [wanted]
 
