@@ -1,10 +1,12 @@
 """Options that several commands share, how they become settings, instants and quota types, and stop signals."""
 
 import inspect
+import io
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.output import FORMATS, format_option
+from pipeline.cli.output import FORMATS, format_option, reader_has_gone, until_reader_goes
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.errors import UsageError
@@ -178,7 +180,9 @@ MetricsPort = Annotated[
 
 
 Output = Annotated[str, format_option("table, wide, json or yaml.", FORMATS)]
+NamedOutput = Annotated[str, format_option("table, wide, name, json or yaml.", (*FORMATS, "name"))]
 QuotasOutput = Annotated[str, format_option("kafka, table, wide, json or yaml.", ("kafka", *FORMATS))]
+DescribeOutput = Annotated[str, format_option("kafka, table, wide, name, json or yaml.", ("kafka", *FORMATS, "name"))]
 
 
 # Instants: `2h` or `-2h` for two hours ago, ISO 8601, or epoch milliseconds.
@@ -283,3 +287,43 @@ def wait_until_stopped() -> Iterator[Callable[[float], bool]]:
 
     with call_on_signals(lambda: stops.put(None)):
         yield wait
+
+
+_WATCH_SECONDS: Final = 2.0
+_CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+def watched(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the option `--watch`: it prints again whenever what it prints on stdout has changed."""
+
+    @wraps(command)
+    def with_watch(*, watch: bool, **given: Any) -> None:
+        if watch:
+            _print_changes(lambda: command(**given))
+        else:
+            command(**given)
+
+    own = inspect.signature(command)
+    option = typer.Option("--watch", "-w", help="Print it again whenever it changes, until Ctrl-C.")
+    added = inspect.Parameter(
+        "watch", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[bool, option], default=False
+    )
+    with_watch.__signature__ = own.replace(parameters=[*own.parameters.values(), added])  # type: ignore[attr-defined]
+    return with_watch
+
+
+def _print_changes(show: Callable[[], None]) -> None:
+    last = None
+    with wait_until_stopped() as wait, until_reader_goes():
+        while not reader_has_gone():
+            out, err = io.StringIO(), io.StringIO()
+            with redirect_stdout(out), redirect_stderr(err), suppress(typer.Exit):
+                show()
+            if out.getvalue() != last:
+                again = "\n" if last else ""
+                sys.stdout.write((_CLEAR if sys.stdout.isatty() else again) + out.getvalue())
+                sys.stdout.flush()
+                sys.stderr.write(err.getvalue())
+            last = out.getvalue()
+            if wait(_WATCH_SECONDS):
+                return

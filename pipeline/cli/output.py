@@ -155,6 +155,7 @@ def print_rows(
     *,
     shown: Callable[[Row], Row] | None = None,
     document: Any = None,
+    name: Callable[[Row], str] | None = None,
 ) -> None:
     """Print rows that share their keys.
 
@@ -163,12 +164,15 @@ def print_rows(
     prints nothing, and JSON and YAML print an empty list.
 
     Args:
-        output: One of `FORMATS`.
+        output: One of `FORMATS`, or `name` if there is one of each row.
         shown: Makes a row of a table from a row, for people: units, clock times. JSON and YAML have the values as
             they are, but for escapes: see `pipeline.documents`.
         document: What JSON and YAML print in place of the rows, where rows are not enough; None = rows.
+        name: Makes the name of a row, which `-o name` prints, each once.
     """
-    if is_table(output):
+    if output == "name" and name is not None:
+        say(*dict.fromkeys(map(name, rows)))
+    elif is_table(output):
         _print_table([shown(row) for row in rows] if shown else rows, layout, wide=output == "wide")
     else:
         print_document(list(rows) if document is None else document, output)

@@ -13,14 +13,15 @@ import typer
 
 from pipeline.cli.entity import Entities, EntityFilter, described_line, refuse_empty
 from pipeline.cli.options import (
+    DescribeOutput,
     JobSource,
     MetricsPort,
     Output,
-    QuotasOutput,
     TablesSource,
     as_iso,
     parse_instant,
     wait_until_stopped,
+    watched,
 )
 from pipeline.cli.output import Layout, Row, format_option, is_table, print_document, print_rows, remark, say
 from pipeline.clock import SystemClock, wall_ms
@@ -43,7 +44,8 @@ _QUOTAS: Final = Layout(dropped_first=("note", "owner"), texts=("note",))
 _SHOWN: Final = 10
 
 
-def describe(entity: Entities, source: TablesSource, output: QuotasOutput = "kafka") -> None:
+@watched
+def describe(entity: Entities, source: TablesSource, output: DescribeOutput = "kafka") -> None:
     """Print the quotas, all of them or those of the entity given; exits with 3 if there are none.
 
     The filter is kafka-configs': --user alice is alice's own quota, not those of her clients; --entity-type users
@@ -78,7 +80,7 @@ def print_quotas(
     elif output == "kafka":
         say(*map(described_line, rows))
     else:
-        print_rows(rows, output, _QUOTAS, shown=_readable_quota)
+        print_rows(rows, output, _QUOTAS, shown=_readable_quota, name=_name)
     remark(f"quotas v{state.version}, scope {state.scope}, mode {state.mode}")
     if not rows:
         _print_what_applies(state.rows, wanted)
@@ -118,6 +120,10 @@ def _print_what_applies(rows: Sequence[Row], wanted: EntityFilter) -> None:
     if len(found) > _SHOWN:
         lines.append(f"  and {len(found) - _SHOWN} more: {command_text('quotas', 'describe')}")
     remark(*lines)
+
+
+def _name(row: Row) -> str:
+    return "/".join((row["user"], row["client_id"])) if row["client_id"] else row["user"]
 
 
 def _readable_quota(row: Row) -> Row:
@@ -352,7 +358,7 @@ def at(
     time: Annotated[str, typer.Argument(help="ISO 8601, UTC if it has no offset, or an age: -15m, -2h, 3d.")],
     entity: Entities,
     source: TablesSource,
-    output: QuotasOutput = "kafka",
+    output: DescribeOutput = "kafka",
 ) -> None:
     """Print the quotas as they were at a time, as `describe` does."""
     from pipeline.tables.quotas.history import version_at

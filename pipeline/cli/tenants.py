@@ -11,7 +11,7 @@ import typer
 
 from pipeline.cli.entity import refuse_empty
 from pipeline.cli.options import Output, Source, TablesSource, parse_instant
-from pipeline.cli.output import Layout, Row, format_option, print_rows, remark, say
+from pipeline.cli.output import FORMATS, Layout, Row, format_option, print_rows, remark, say
 from pipeline.cli.quota_edits import (
     Change,
     Configs,
@@ -56,9 +56,7 @@ _TENANTS: Final = Layout(
 )
 
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="The name of the tenant.")]
-TenantsOutput = Annotated[
-    str, format_option("words, table, wide, json or yaml.", ("words", "table", "wide", "json", "yaml"))
-]
+TenantsOutput = Annotated[str, format_option("words, table, wide, name, json or yaml.", ("words", *FORMATS, "name"))]
 
 
 def _patterns(option: str, help_text: str) -> Any:
@@ -80,7 +78,7 @@ def describe(
     if output == "words":
         say(*map(tenant_text, rows))
     else:
-        print_rows(rows, output, _TENANTS, shown=_readable)
+        print_rows(rows, output, _TENANTS, shown=_readable, name=lambda row: str(row["tenant"]))
     remark(f"tenants v{state.version}")
     if source.quota_table().read().mode == "shadow":
         remark(f"none of them throttles while all quotas are in shadow mode, see {command_text('mode')}")

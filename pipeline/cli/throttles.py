@@ -11,12 +11,14 @@ import typer
 from pipeline.cli.entity import Client, refuse_empty
 from pipeline.cli.options import (
     ClusterSource,
+    NamedOutput,
     Output,
     QuotaTypeOption,
     TablesSource,
     as_iso,
     parse_instant,
     wait_until_stopped,
+    watched,
 )
 from pipeline.cli.output import (
     Layout,
@@ -56,6 +58,7 @@ _RECENT: Final = Layout(
 )
 
 
+@watched
 def list_(
     client: Client,
     *,
@@ -68,7 +71,7 @@ def list_(
     ] = False,
     limit: Annotated[int, typer.Option(help="How many records --all and --since show.", min=1)] = 50,
     source: TablesSource,
-    output: Output = "table",
+    output: NamedOutput = "table",
 ) -> None:
     """List who is held now, by kquota or by its brokers; exits with 3 if there are none.
 
@@ -93,7 +96,7 @@ def list_(
 
 def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
     """Print records; `limit` is that of recent ones, None for those of `all_holds`."""
-    print_rows(rows[:limit], output, _RUNNING if limit is None else _RECENT, shown=_shown)
+    print_rows(rows[:limit], output, _RUNNING if limit is None else _RECENT, shown=_shown, name=_name)
     if limit is not None and len(rows) > limit:
         remark(f"the newest {limit} records; see more with --limit")
     if not rows:
@@ -103,6 +106,10 @@ def _print(rows: list[dict[str, Any]], output: str, limit: int | None) -> None:
 def shown_client_id(client_id: str | None) -> str:
     """The client-id in a table: `*` for all client-ids of a user."""
     return "*" if client_id is None else client_id
+
+
+def _name(row: "Row") -> str:
+    return f"{row['user']}/{shown_client_id(row['client_id'])}"
 
 
 def _shown(row: "Row") -> "Row":

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -333,3 +334,32 @@ def test_the_help_has_every_command_in_a_panel() -> None:
     found = kquota("--help").stdout
     assert [panel for panel in ("Look", "Quotas", "Tenants", "Run", "Set up") if f"─ {panel} ─" not in found] == []
     assert "─ Commands ─" not in found
+
+
+def test_a_list_that_is_watched_is_printed_again_when_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = new_tables(tmp_path / "tables")
+    edit = ("quotas", "alter", "--user", "a", "--tables", root, "--add-config")
+    changes = iter(["producer_byte_rate=1000", "owner=team", "owner=team", None])
+
+    def wait(_seconds: float) -> bool:
+        change = next(changes)
+        return change is None or kquota(*edit, change).exit_code != 0
+
+    monkeypatch.setattr("pipeline.cli.options.wait_until_stopped", lambda: nullcontext(wait))
+    watched = kquota("quotas", "describe", "--watch", "--tables", root)
+    line = "Quota configs for user-principal 'a' are producer_byte_rate=1000.0"
+    assert (watched.exit_code, watched.stdout) == (0, f"{line}\n\n{line}, owner=team\n")
+    assert watched.stderr.count("quotas v") == 3
+
+
+def test_names_alone_are_printed_as_other_commands_take_them(tmp_path: Path) -> None:
+    root = new_tables(tmp_path / "tables")
+    bound = ("--add-config", "producer_byte_rate=1000", "--tables", root)
+    for entity in (["--user", "a"], ["--user", "a", "--client-id", "b"], ["--client-id", "b"], ["--user-defaults"]):
+        assert kquota("quotas", "alter", *entity, *bound).exit_code == 0
+    assert kquota("tenants", "alter", "team-a", "--add-user", "a", *bound).exit_code == 0
+    names = kquota("quotas", "describe", "-o", "name", "--tables", root).stdout
+    assert sorted(names.splitlines()) == ["/b", "<default>", "a", "a/b"]
+    assert kquota("tenants", "describe", "-o", "name", "--tables", root).stdout == "team-a\n"

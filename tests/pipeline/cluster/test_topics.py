@@ -28,7 +28,7 @@ from pipeline.cluster.topics import (
 )
 from pipeline.command_line import COMMAND_CONFIG, JOB, TABLES_ROOT, carry, carry_nothing
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.errors import PipelineError, Refused
+from pipeline.errors import NotFound, Refused
 from pipeline.settings.model import EngineSettings, KafkaSettings, Settings, StreamSettings
 from tests.pipeline.cli.running import kquota
 from tests.waiting import wait_until
