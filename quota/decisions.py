@@ -203,7 +203,7 @@ _NO_FLAGS: Final = np.zeros(0, np.bool_)
 _NO_FLOATS: Final = np.zeros(0, np.float64)
 _NO_WORDS: Final = np.zeros(0, np.uint64)
 NOTHING_ASKED: Final = Asked(
-    EntityNames(pa.table({"user": pa.array([], pa.string()), "client_id": pa.array([], pa.string())}), False),
+    EntityNames(pa.table({name: pa.nulls(0, pa.string()) for name in ("user", "client_id")}), False),
     _NO_IDS,
     (_NO_WORDS, _NO_WORDS),
     _NO_FLAGS,

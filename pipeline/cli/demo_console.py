@@ -217,7 +217,7 @@ class DemoConsole:
             if self._gauges is not None and time.monotonic() >= self._printed_at + _QUIET_SECONDS:
                 held = [str(target) for target, row in self._last.items() if row["throttled_until_ms"] > wall_ms()]
                 text = "stopping" if is_stopping else f"{self._totals()}; held: {', '.join(held) or 'no client'}"
-                self._say(f"{clock_time(wall_ms())}  {text}")
+                self._say(f"{clock_time(wall_ms())[:8]}  {text}")
 
     def _say(self, line: str) -> None:
         self._printed_at = time.monotonic()

@@ -136,7 +136,7 @@ class StoredTable:
 
     def file_statistics(self) -> pa.Table:
         """One row per data file: `num_records`, and `min.x` and `max.x` for each column x that has statistics."""
-        return pa.table(self._table.get_add_actions(flatten=True))
+        return pa.RecordBatchReader.from_stream(self._table.get_add_actions(flatten=True)).read_all()
 
     def answer(self, sql: str) -> pa.Table:
         """The answer to a query over `source`, this table; in its types."""
@@ -392,7 +392,7 @@ def last_throttles(events: TableReader, since_ms: int, where: Sequence[Condition
 # The clients that use the cluster now, read from the `usage` table.
 
 _RECENT_MS: Final = 300_000
-_NONE: Final = pa.schema([("user", pa.string()), ("client_id", pa.string())]).empty_table()
+_NONE: Final = pa.Table.from_batches([], pa.schema([("user", pa.string()), ("client_id", pa.string())]))
 
 
 def live_clients(usage_uri: str) -> pa.Table:
