@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import version as version_of
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -137,33 +138,18 @@ class _InPanels(TyperGroup):
         return sorted(super().list_commands(ctx), key=[*_PANEL_OF].index)
 
 
-app = typer.Typer(
-    name="kquota",
-    cls=_InPanels,
-    help="Client quotas for Kafka platforms, cluster-wide and explained.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-)
-
-
-def _add(commands: Commands, to: typer.Typer) -> None:
+def _add(commands: Commands, to: typer.Typer, panels: Mapping[str, str]) -> None:
     for name, command in commands.items():
-        panel = _PANEL_OF.get(name) if commands is _COMMANDS else None
         if isinstance(command, Group):
             group = typer.Typer(help=command.help, no_args_is_help=True)
-            _add(command.commands, group)
-            to.add_typer(group, name=name, rich_help_panel=panel)
+            _add(command.commands, group, {})
+            to.add_typer(group, name=name, rich_help_panel=panels.get(name))
         else:
             # -2h is an instant, not an option.
             settings = {"ignore_unknown_options": True} if command is quotas.at else None
-            to.command(name, context_settings=settings, rich_help_panel=panel)(unbundled(command))
+            to.command(name, context_settings=settings, rich_help_panel=panels.get(name))(unbundled(command))
 
 
-_add(_COMMANDS, app)
-
-
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and end.", callback=print_version, is_eager=True)
@@ -174,6 +160,40 @@ def _options(
     tables: TablesRoot = None,
 ) -> None:
     del version, config, bootstrap_server, command_config, tables  # `source_of` reads them
+
+
+def _app_of(commands: Commands) -> typer.Typer:
+    found = typer.Typer(
+        name="kquota",
+        cls=_InPanels,
+        help="Client quotas for Kafka platforms, cluster-wide and explained.",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+    )
+    found.callback()(_options)
+    _add(commands, found, _PANEL_OF)
+    return found
+
+
+app = _app_of(_COMMANDS)
+
+
+def _named(commands: Commands, words: Sequence[str]) -> Commands:
+    """Only the command that these words name, if they do: to make all of them takes as long as many of them take."""
+    name = words[0] if words else ""
+    if name not in commands:
+        return commands
+    found = commands[name]
+    if isinstance(found, Group):
+        found = found._replace(commands=_named(found.commands, words[1:]))
+    return {name: found}
+
+
+@lru_cache(maxsize=256)
+def _app_for(words: tuple[str, ...]) -> typer.Typer:
+    named = _named(_COMMANDS, words)
+    return app if named is _COMMANDS else _app_of(named)
 
 
 def main() -> None:
@@ -200,7 +220,7 @@ def exit_code() -> int:
     print_what_it_can()
     try:
         _refuse_what_is_no_text(sys.argv)
-        app()
+        _app_for(tuple(sys.argv[1:3]))()
     except SystemExit as exc:
         return exit_code_of(exc)
     except PipelineError as exc:
