@@ -54,6 +54,18 @@ def test_compaction_and_cleaning_keep_rows_and_versions_and_the_job_can_continue
     assert DeltaRsWriter(job.uri, "job").recorded_version("q1") == 10
 
 
+def test_replaced_files_go_also_if_the_log_was_cleaned_since_they_were_replaced(job: DeltaRsWriter) -> None:
+    retention = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    DeltaTable(job.uri).alter.set_table_properties(retention, raise_if_not_exists=False)
+    for batch_id in range(3):
+        job.append(batch(batch_id, NOON_MS), {"q1": batch_id}, {})
+    assert compact(job.uri, many_files=2)
+    clean(job.uri, files=False)
+    job.append(batch(3, NOON_MS), {"q1": 3}, {})
+    assert clean(job.uri) >= 3
+    assert len([*Path(job.uri).rglob("*=*/*.parquet")]) == len(DeltaTable(job.uri).file_uris()) == 2
+
+
 def test_trimming_deletes_the_rows_before_the_instant_and_no_others(job: DeltaRsWriter) -> None:
     for batch_id, at_ms in enumerate((NOON_MS - DAY_MS, NOON_MS, NOON_MS + 1, NOON_MS + 2)):
         job.append(batch(batch_id, at_ms), {"q1": batch_id}, {})
