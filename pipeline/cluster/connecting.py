@@ -182,7 +182,9 @@ def _make_or_close(make: Callable[..., Client], options: dict[str, Any]) -> Clie
         timeout_ms = options["bootstrap_timeout_ms"]
         loop = BoundedHandshakes(timeout_ms, **settings)
         share_ms = max(timeout_ms / len(options["bootstrap_servers"]), min(timeout_ms, _LEAST_TIMEOUT_MS))
-        networks.append(KafkaNetClient(net=loop, socket_connection_setup_timeout_ms=share_ms, **settings))
+        # From 10 to 30 s by default. Meanwhile the client learns of no new leader, if it asks a broker that is gone.
+        setup = {"socket_connection_setup_timeout_ms": share_ms, "socket_connection_setup_timeout_max_ms": timeout_ms}
+        networks.append(KafkaNetClient(net=loop, **setup, **settings))
         _take_turns(networks[-1]._manager, share_ms)
         return networks[-1]
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from kafka import KafkaProducer
 
+from pipeline.cluster.connecting import open_client
+
 OFFENDERS = 8
 QUIET_CLIENTS = 12
 RATES = {"producer_byte_rate": 10_000.0, "consumer_byte_rate": 20_000.0, "request_percentage": 5.0}
@@ -133,8 +135,9 @@ def main() -> int:
     given = parser.parse_args()
     stop = threading.Event()
     threading.Thread(target=_await_end_of_input, args=(stop,), daemon=True).start()
-    producer: Any = KafkaProducer(
-        bootstrap_servers=given.bootstrap_server,
+    producer: Any = open_client(
+        KafkaProducer,
+        given.bootstrap_server,
         acks="all",
         linger_ms=2,
         delivery_timeout_ms=60_000,

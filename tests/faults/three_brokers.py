@@ -27,6 +27,7 @@ from bench.machine import machine_line
 from bench.pages import table as table_of
 from bench.pages import write_part
 from bench.peers.roster import PeerFailed
+from pipeline.cluster.connecting import open_client
 from pipeline.gate import Gate
 from pipeline.jvm.jars import fetch
 from schemas.throttle_record import holds
@@ -98,7 +99,7 @@ class Watch:
                     self.waits.append((user, came_ms, now_ms()))
 
     def _read(self, topic: str) -> None:
-        consumer: Any = KafkaConsumer(bootstrap_servers=self._servers, isolation_level="read_committed", **STOCK)
+        consumer: Any = open_client(KafkaConsumer, self._servers, isolation_level="read_committed", **STOCK)
         with closing(consumer):
             consumer.assign([TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)])
             consumer.seek_to_beginning()

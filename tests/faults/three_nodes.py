@@ -21,7 +21,7 @@ from kafka.errors import KafkaError
 from bench.peers.roster import streams_classpath
 from pipeline import process
 from pipeline.brokers.native import NativeEntity, NativeQuotas
-from pipeline.cluster.connecting import ClusterAccess
+from pipeline.cluster.connecting import ClusterAccess, open_client
 from pipeline.demo.broker import CONTROLLER, BrokerOptions, broker_java, server_properties
 from pipeline.errors import PipelineError
 from pipeline.jvm.java import find_java
@@ -272,7 +272,7 @@ def streams_peer(scene: Scene, folder: Path) -> Iterator[None]:
 
 def _load_peer(servers: str, stop: Event) -> None:
     """An event of each of some clients, twice a second."""
-    producer: Any = KafkaProducer(bootstrap_servers=servers, delivery_timeout_ms=60_000, **STOCK)
+    producer: Any = open_client(KafkaProducer, servers, delivery_timeout_ms=60_000, **STOCK)
     while not stop.wait(0.5):
         for number in range(QUIET_CLIENTS):
             event = {"event_time_ms": now_ms(), "user": f"quiet-{number}", "client_id": CLIENT_ID, "request_count": 1}
