@@ -22,4 +22,4 @@ def _has_namespaces() -> None:
 
 def test_a_job_whose_coordinator_is_cut_off_loses_and_repeats_nothing(tmp_path: Path) -> None:
     fetch()
-    assert play("coordinator", tmp_path, 11).problems == []
+    assert play(["coordinator"], tmp_path, 11).problems == []

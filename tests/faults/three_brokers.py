@@ -1,21 +1,22 @@
 """Three brokers that are cut apart, while a job runs on them under load; then the verifier.
 
-    python -m tests.faults.three_brokers [--faults NAME,…] [--cut-seconds 15] [--streams] [--report PAGE]
+    python -m tests.faults.three_brokers [--faults NAME,…] [--rounds N] [--cut-seconds 15] [--streams] [--report PAGE]
 
 Brokers, job and clients are hosts of a network of their own (`Network`). Each round has a new cluster (KRaft, each node
-broker and controller, replication factor 3, min ISR 2), new tables, one fault, and the same end: the network is whole,
-the load ends, the job drains and stops. Ends with 1 if anything was lost, written twice or different, or a client of
-the gate waited after the end that was stored.
+broker and controller, replication factor 3, min ISR 2), new tables, its faults one after the other, and the same end:
+the network is whole, the load ends, the job drains and stops. Ends with 1 if anything was lost, written twice or
+different, or a client of the gate waited after the end that was stored.
 """
 
 import argparse
 import json
+import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
@@ -59,7 +60,7 @@ _BEFORE_SECONDS: Final = 3.0
 _AFTER_SECONDS: Final = 4.0
 _LATE_MS: Final = 1_000
 """A client that waits this much longer than its throttle has not only been let go by a busy machine."""
-_RAISED: Final = 100.0
+_LAST_QUOTA_FACTOR: Final = 1e4
 _AT_LEAST: Final = {
     **{"messages": 100, "batches": 5, "usage": 50, "dead_letters": 3},
     **{"decisions": 5, "renewals": 3, "releases": 3, "publish_seq": 10, "topic": 10},
@@ -70,12 +71,12 @@ class Watch:
     """What clients of this cluster see: callers of a gate, and stock consumers. To be closed.
 
     Attributes:
-        waits: User, when its caller came to the gate, and when it went on; those that had to wait.
+        waits: The user of each caller that had to wait at the gate, and when it went on.
         seen: Of each topic its records, each with when it could be read.
     """
 
     def __init__(self, servers: str, throttle_topic: str, *topics: str) -> None:
-        self.waits: list[tuple[str, int, int]] = []
+        self.waits: list[tuple[str, int]] = []
         self.seen: dict[str, list[tuple[int, Any]]] = {topic: [] for topic in (throttle_topic, *topics)}
         self._servers, self._stop = servers, Event()
         self.gate = Gate.connect(servers, topic=throttle_topic)
@@ -93,10 +94,9 @@ class Watch:
 
     def _call(self, user: str) -> None:
         while not self._stop.wait(0.02):
-            came_ms = now_ms()
             with self.gate.acquire(user, CLIENT_ID) as passage:
                 if passage.was_throttled and not self._stop.is_set():
-                    self.waits.append((user, came_ms, now_ms()))
+                    self.waits.append((user, now_ms()))
 
     def _read(self, topic: str) -> None:
         consumer: Any = open_client(KafkaConsumer, self._servers, isolation_level="read_committed", **STOCK)
@@ -108,44 +108,51 @@ class Watch:
                     self.seen[topic] += [(now_ms(), record) for record in records]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One round. Times in seconds; `None` if it was not measured, or the fault was not made.
+@dataclass
+class Fault:
+    """One fault of a round: instants in epoch milliseconds, times in seconds; None: not measured.
 
     Attributes:
-        problems: What the verifier has against it, and each client of the gate that waited too long.
+        note: How it was made, or why it was not.
+        held: Clients that were held at the gate when it began.
+        cut_ms, heal_ms, end_ms: When it began, when nothing was broken any more, when it was recovered from.
         pause, peer_pause: The longest time without a finished batch, or a result, from the fault to the recovery.
         batch, record, peer_result: From the heal to the first one that can be seen and has usage of after it; a
             throttle record: that could be read.
         sync: From the heal until an edit of during the fault is on the brokers as their own quota.
-        held: Clients that were held at the gate when the fault began.
         late_ms: The longest that a caller of the gate waited after the end that was stored; below 0: less.
     """
 
-    fault: str
-    problems: list[str]
-    counts: dict[str, int]
-    note: str
-    pause: float
-    batch: float
-    record: float
-    held: int
-    late_ms: int
+    name: str
+    note: str = ""
+    held: int = 0
+    cut_ms: int = 0
+    heal_ms: int = 0
+    end_ms: int = 0
+    pause: float = 0.0
+    batch: float = 0.0
+    record: float = 0.0
     sync: float = 0.0
+    late_ms: int = 0
     peer_pause: float | None = None
     peer_result: float | None = None
 
-
-@dataclass
-class Span:
-    """From the fault to the heal, epoch milliseconds."""
-
-    cut_ms: int
-    heal_ms: int = field(default=0)
+    @property
+    def is_late(self) -> bool:
+        return self.late_ms > _LATE_MS
 
 
-def play(fault: str, folder: Path, seed: int, cut_seconds: float = 15, has_peer: bool = False) -> Outcome:
-    """Run one round.
+@dataclass(frozen=True)
+class Outcome:
+    """One round: its faults, what was compared, and what the verifier and the gate's callers have against it."""
+
+    faults: list[Fault]
+    counts: dict[str, int]
+    problems: list[str]
+
+
+def play(faults: Sequence[str], folder: Path, seed: int, cut_seconds: float = 15, has_peer: bool = False) -> Outcome:
+    """Run one round: in one life of cluster and job one fault after the other.
 
     Raises:
         OSError: This machine has no network namespaces; the message says why.
@@ -161,76 +168,78 @@ def play(fault: str, folder: Path, seed: int, cut_seconds: float = 15, has_peer:
         for node in scene.nodes:
             node.start()
         scene.await_whole()
-        name = f"three-{fault}"
-        rigged = scene.rigged = stack.enter_context(rig(name, folder, scene.servers))
+        rigged = scene.rigged = stack.enter_context(rig("three", folder, scene.servers))
         stack.callback(lambda: (folder / "job.log").write_text("\n".join(rigged.job.log), encoding="utf-8"))
-        peer = (PEER_SUMS,) if has_peer else ()
         if has_peer:
             stack.enter_context(streams_peer(scene, folder / "peer"))
         stack.enter_context(quota_sync(scene, folder))
         rigged.begin_load(seed)
         with network.inside(JOB):
             rigged.start()
-        watch = stack.enter_context(closing(Watch(scene.servers, f"{name}.throttle", *peer)))
-        scene.await_whole()
-        topics = list(watch.seen)
-        wait_until(lambda: all(watch.seen.values()) and bool(watch.gate.throttles()), "records, results and a hold")
+        peer = (PEER_SUMS,) if has_peer else ()
+        watch = stack.enter_context(closing(Watch(scene.servers, "three.throttle", *peer)))
+        wait_until(lambda: all(watch.seen.values()), "records and results")
         wait_until(lambda: synced_rate(scene.servers) > 0, "the sync's first quota")
-        time.sleep(_BEFORE_SECONDS)
-        span = Span(now_ms())
-        rigged.set_quotas(_RAISED, SYNCED)
-        held = len(watch.gate.throttles())
-        FAULTS[fault][1](scene)
-        span.heal_ms = now_ms()
-        wait_until(lambda: synced_rate(scene.servers) > RATES["producer_byte_rate"], "the edit on the brokers")
-        synced = (now_ms() - span.heal_ms) / 1_000
-        rigged.job.wait_until(lambda: all(_fresh(watch, topic, span) for topic in topics), "a record of after the heal")
-        since = len(rigged.job.log)
-        time.sleep(_AFTER_SECONDS)
-        rigged.job.wait_for_line("batch_id=", since)
+        made = [_made(scene, watch, name, 10.0**number) for number, name in enumerate(faults, 1)]
         rigged.end_load()
+        rigged.set_quotas(_LAST_QUOTA_FACTOR)  # releases everybody, who would be held for what was sent meanwhile
         rigged.drain()
-        scene.await_whole()
         rigged.job.stop()
         watch.close()
-        return replace(_outcome(scene, fault, span, watch, held), sync=synced)
+        for fault in made:
+            _measure(fault, rigged, watch)
+        verdict = rigged.verdict(_AT_LEAST)
+        counts = dict[str, int]({kind: verdict.count(kind) for kind in KINDS[:3]}, compared=verdict.compared.total())
+        late = [f"{one.name}: a caller of the gate waited {one.late_ms} ms too long" for one in made if one.is_late]
+        return Outcome(made, counts, [*verdict.told(), *late])
 
 
-def _fresh(watch: Watch, topic: str, span: Span) -> list[int]:
-    """When the records of a topic could be read that are of after the heal, by their own time."""
-    return [at_ms for at_ms, record in list(watch.seen[topic]) if record.timestamp >= span.heal_ms]
-
-
-def _outcome(scene: Scene, fault: str, span: Span, watch: Watch, held: int) -> Outcome:
-    rigged = scene.rigged
-    verdict = rigged.verdict(_AT_LEAST)
-    counts = dict[str, int]({kind: verdict.count(kind) for kind in KINDS[:3]}, compared=verdict.compared.total())
-    throttles, *peers = watch.seen
-    late_ms = max((_late_ms(wait, watch.seen[throttles]) for wait in watch.waits), default=-1)
-    late = [f"a caller of the gate waited {late_ms} ms longer than it was held"] if late_ms > _LATE_MS else []
-    finished = _finished(rigged)
-    batch_ms = min(finished[batch_id] for batch_id in _fresh_batches(rigged, span.heal_ms) if batch_id in finished)
-    peer: dict[str, float] = {}
-    for topic in peers:
-        result_ms = _fresh(watch, topic, span)[0]
-        read_ms = [at_ms for at_ms, _ in watch.seen[topic]]
-        peer = {"peer_pause": _pause(read_ms, span.cut_ms, result_ms), "peer_result": _after(span, result_ms)}
-    return Outcome(
-        fault=fault,
-        problems=[*verdict.told(), *late],
-        counts=counts,
-        note=scene.note,
-        pause=_pause(list(finished.values()), span.cut_ms, batch_ms),
-        batch=_after(span, batch_ms),
-        record=_after(span, _fresh(watch, throttles, span)[0]),
-        held=held,
-        late_ms=late_ms,
-        **peer,
+def _made(scene: Scene, watch: Watch, name: str, factor: float) -> Fault:
+    """Make a fault, and wait until everything goes on."""
+    rigged, fault = scene.rigged, Fault(name)
+    scene.await_whole()
+    wait_until(lambda: bool(watch.gate.throttles()), "a hold at the gate")
+    time.sleep(_BEFORE_SECONDS)
+    fault.held, fault.cut_ms = len(watch.gate.throttles()), now_ms()
+    rigged.set_quotas(factor, SYNCED)
+    fault.note = FAULTS[name][1](scene) or ""
+    fault.heal_ms = now_ms()
+    # The brokers together enforce the bound, so each at least a third of it.
+    wait_until(
+        lambda: synced_rate(scene.servers) > factor / 10 * RATES["producer_byte_rate"], "the edit on the brokers"
     )
+    fault.sync = (now_ms() - fault.heal_ms) / 1_000
+    rigged.job.wait_until(lambda: all(_fresh(watch, topic, fault) for topic in watch.seen), "news of after the heal")
+    since = len(rigged.job.log)
+    time.sleep(_AFTER_SECONDS)
+    rigged.job.wait_for_line("batch_id=", since)
+    fault.end_ms = now_ms()
+    return fault
 
 
-def _after(span: Span, at_ms: int) -> float:
-    return max(at_ms - span.heal_ms, 0) / 1_000
+def _fresh(watch: Watch, topic: str, fault: Fault) -> list[int]:
+    """When the records of a topic could be read that are of after the heal, by their own time."""
+    return [at_ms for at_ms, record in list(watch.seen[topic]) if record.timestamp >= fault.heal_ms]
+
+
+def _measure(fault: Fault, rigged: Rig, watch: Watch) -> None:
+    throttles, *peers = watch.seen
+    finished = _finished(rigged)
+    batch_ms = min(finished[batch_id] for batch_id in _fresh_batches(rigged, fault.heal_ms) if batch_id in finished)
+    fault.pause = _pause(list(finished.values()), fault.cut_ms, batch_ms)
+    fault.batch = (batch_ms - fault.heal_ms) / 1_000
+    fault.record = (_fresh(watch, throttles, fault)[0] - fault.heal_ms) / 1_000
+    for topic in peers:
+        result_ms = _fresh(watch, topic, fault)[0]
+        fault.peer_result = (result_ms - fault.heal_ms) / 1_000
+        fault.peer_pause = _pause([at_ms for at_ms, _ in watch.seen[topic]], fault.cut_ms, result_ms)
+    values = [(record.timestamp, json.loads(record.value)) for _, record in watch.seen[throttles]]
+    late_ms = []
+    for user, went_ms in watch.waits:
+        if fault.cut_ms <= went_ms <= fault.end_ms:
+            before = (value for at_ms, value in values if at_ms <= went_ms and holds(value, user, CLIENT_ID))
+            late_ms.append(went_ms - max(value["throttled_until_ms"] for value in before))
+    fault.late_ms = max(late_ms, default=-1)
 
 
 def _pause(times_ms: Sequence[int], cut_ms: int, until_ms: int) -> float:
@@ -259,18 +268,13 @@ def _fresh_batches(rigged: Rig, since_ms: int) -> Iterator[int]:
             yield row["batch_id"]
 
 
-def _late_ms(wait: tuple[str, int, int], seen: Sequence[tuple[int, Any]]) -> int:
-    """How much longer a caller waited than any record of before it went on has held it; below 0: less."""
-    user, _, went_ms = wait
-    values = (json.loads(record.value) for _, record in seen if record.timestamp <= went_ms)
-    ends: list[int] = [value["throttled_until_ms"] for value in values if holds(value, user, CLIENT_ID)]
-    return went_ms - max(ends)
-
-
 def main() -> int:
     """Play the rounds, and print the table. Returns 1 if a round has a problem."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.three_brokers", description="Cut a cluster apart.")
-    parser.add_argument("--faults", default=",".join(FAULTS), help="comma-separated; all of them without it")
+    parser.add_argument("--faults", default=",".join(FAULTS), help="comma-separated, in this order; all without it")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="each with all faults, of a shuffled order from the second on"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cut-seconds", type=float, default=15)
     parser.add_argument("--streams", action="store_true", help="Kafka Streams too, under the same fault; needs javac")
@@ -279,48 +283,51 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for what brokers and jobs leave")
     given = parser.parse_args()
     fetch()
-    outcomes = []
+    faults, lines = given.faults.split(","), []
+    if given.results and given.results.exists():
+        lines = given.results.read_text(encoding="utf-8").splitlines()
     with tempfile.TemporaryDirectory() as temporary:
-        for number, fault in enumerate(filter(None, given.faults.split(","))):
-            folder = (given.keep or Path(temporary)) / f"{fault}-{given.seed}-{number}"
-            began = time.monotonic()
+        for seed in range(given.seed, given.seed + given.rounds):
+            folder, began = (given.keep or Path(temporary)) / str(seed), time.monotonic()
+            order = random.Random(seed).sample(faults, len(faults)) if seed > 1 else faults
             try:
-                outcome = play(fault, folder, given.seed + number, given.cut_seconds, given.streams)
+                outcome = play(order, folder, seed, given.cut_seconds, given.streams)
             except (OSError, PeerFailed) as failure:
                 print(f"nothing was played: {failure}")  # noqa: T201
                 return 1
-            outcomes.append(outcome)
-            print(f"{outcome} ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
-    lines = [json.dumps(asdict(outcome)) for outcome in outcomes]
-    if given.results:
-        lines = (given.results.read_text().splitlines() if given.results.exists() else []) + lines
-        given.results.write_text("\n".join(lines) + "\n")
-    text = _table([Outcome(**json.loads(line)) for line in lines], given.cut_seconds)
+            lines.append(json.dumps(asdict(outcome)))
+            print(f"{lines[-1]} ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
+            if given.results:
+                given.results.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    rounds = [json.loads(line) for line in lines]
+    text = _text(rounds, given.cut_seconds)
     print(f"\n{text}")  # noqa: T201
     if given.report:
         write_part(given.report, *PART, text)
-    return int(any(outcome.problems for outcome in outcomes))
+    return int(any(played["problems"] for played in rounds))
 
 
-def _table(outcomes: Sequence[Outcome], cut_seconds: float) -> str:
-    """A row for each fault, with the worst of its rounds."""
+def _text(rounds: Sequence[Mapping[str, Any]], cut_seconds: float) -> str:
+    """What was compared, and a row for each fault with the worst of its rounds."""
+    sums = {kind: sum(played["counts"][kind] for played in rounds) for kind in ("compared", *KINDS[:3])}
+    counts = ", ".join(f"{kind} {count}" for kind, count in sums.items())
     rows = []
-    for fault, (about, _) in FAULTS.items():
-        own = [outcome for outcome in outcomes if outcome.fault == fault]
-        if not own:
-            continue
-        sums = [str(sum(outcome.counts[kind] for outcome in own)) for kind in ("compared", *KINDS[:3])]
-        times = [_worst(own, name) for name in ("pause", "batch", "record", "sync", "peer_pause", "peer_result")]
-        note = f" ({own[-1].note})" if own[-1].note else ""
-        late = f"{sum(one.held for one in own)} / {max(one.late_ms for one in own)}"
-        rows.append([f"{about}{note}", str(len(own)), *sums, *times, late])
-    head = ["fault", "rounds", "compared", *KINDS[:3], "longest pause, s", "batch, s", "record, s", "sync, s"]
-    head += ["Streams: pause, s", "Streams: result, s", "held / late, ms"]
-    return f"{machine_line()}. A fault lasts {cut_seconds:g} s.\n\n{table_of(head, rows)}"
+    for name, (about, _) in FAULTS.items():
+        own = [Fault(**fault) for played in rounds for fault in played["faults"] if fault["name"] == name]
+        if own:
+            times = [_worst(own, time) for time in ("pause", "batch", "record", "sync", "peer_pause", "peer_result")]
+            held = f"{sum(fault.held for fault in own)} / {max(fault.late_ms for fault in own)}"
+            rows.append([f"{about}{own[-1].note and f' ({own[-1].note})'}", str(len(own)), *times, held])
+    head = ["fault", "times", "longest pause, s", "batch, s", "record, s", "sync, s"]
+    head += ["Streams: pause, s", "result, s", "held / late, ms"]
+    about = (
+        f"{machine_line()}. {len(rounds)} rounds, a fault lasts {cut_seconds:g} s: {counts}. The worst of each fault:"
+    )
+    return f"{about}\n\n{table_of(head, rows)}"
 
 
-def _worst(outcomes: Sequence[Outcome], name: str) -> str:
-    values = [value for outcome in outcomes if (value := getattr(outcome, name)) is not None]
+def _worst(faults: Sequence[Fault], name: str) -> str:
+    values = [value for fault in faults if (value := getattr(fault, name)) is not None]
     return f"{max(values):.1f}" if values else "–"
 
 

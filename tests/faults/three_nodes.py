@@ -103,7 +103,6 @@ class Scene:
         self.nodes = [Node(network, number, folder / host, cluster_id) for number, host in enumerate(BROKERS)]
         self.servers = ",".join(f"{network.address(host)}:{_PORT}" for host in BROKERS)
         self.rigged: Rig
-        self.note = ""
 
     def leader(self, topic: str) -> Node:
         """The node that leads the first partition of a topic."""
@@ -134,7 +133,7 @@ class Scene:
             node.kill()
 
 
-# The faults. Each returns when nothing is broken any more: that is the heal.
+# The faults. Each returns when nothing is broken any more, that is the heal, and perhaps a note about it.
 
 
 def _cut(scene: Scene, host: str) -> None:
@@ -178,24 +177,24 @@ def rolling_restart(scene: Scene) -> None:
         scene.await_whole()
 
 
-def fill_disk(scene: Scene) -> None:
+def fill_disk(scene: Scene) -> str | None:
     """The last broker can write nothing; what is left of it is started again with room on its disk."""
     if scene.disk is None:
-        scene.note = "not done: no small disk can be mounted"
-        return
+        return "not done: no small disk can be mounted"
     with scene.disk.filled():
         time.sleep(scene.cut_seconds)
     scene.nodes[-1].kill()
     scene.nodes[-1].start()
+    return None
 
 
-def slow_link(scene: Scene) -> None:
+def slow_link(scene: Scene) -> str:
     with scene.network.slow(scene.leader(f"{scene.rigged.job.name}.throttle").host) as how:
-        scene.note = how or "not done: this kernel has neither netem nor tbf"
         time.sleep(scene.cut_seconds if how else 0)
+        return how or "not done: this kernel has neither netem nor tbf"
 
 
-FAULTS: Final[dict[str, tuple[str, Callable[[Scene], None]]]] = {
+FAULTS: Final[dict[str, tuple[str, Callable[[Scene], str | None]]]] = {
     "usage-leader": ("leader of a usage partition cut off", cut_usage_leader),
     "throttle-leader": ("leader of the throttle topic cut off", cut_throttle_leader),
     "coordinator": ("transaction coordinator cut off", cut_coordinator),
