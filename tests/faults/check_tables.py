@@ -189,8 +189,9 @@ def check_snapshot(
     listed = [(_bucket_of(row), row) for row in of_sensors if row["tokens"] is not None]
     stored = {bucket for bucket, _ in listed}
     charged = {key[1:]: sensor for key, sensor in books.model.sensors.items() if sensor.tokens is not None}
-    wanting = {key for key, sensor in books.model.sensors.items() if _wants_more(sensor, books)}
-    by_version = [_full(charged, books, version) - {key[1:] for key in wanting} for version in versions]
+    members = (key for key, sensor in books.model.sensors.items() if _wants_more(sensor, books))
+    wanting = {key[1:] for key in members if key[0] == "enforced"}  # the shadow side has no buckets
+    by_version = [_full(charged, books, version) - wanting for version in versions]
     full = min(by_version, key=lambda full: len((charged.keys() - full) ^ stored))
     wanted: dict[Hashable, Values] = {
         (*batch.key, *bucket): {

@@ -446,3 +446,15 @@ def test_a_tenant_that_is_edited_while_a_snapshot_is_stored_begins_at_rest(tmp_p
     load.step(job.settings.stream.sensor_state_interval_ms)
     load.come_to_rest()
     assert job.verdict({"levels": 4}).told() == []
+
+
+def test_a_tenant_in_shadow_mode_keeps_no_full_bucket_of_a_member_in_a_snapshot(tmp_path: Path) -> None:
+    job = started(tmp_path)
+    terms = {**dict.fromkeys(RATES, 1.0), "mode": "shadow"}
+    job.tenant_table.alter([TenantChange("team", terms, {"user_patterns": ["u"]})], AUDIT)
+    use(job, 1_000)
+    job.clock.advance(2_000)
+    use(job, 1, "other")
+    job.start()
+    use(job, 1, "other")
+    assert_equal_at_rest(job)
