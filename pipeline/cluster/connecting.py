@@ -8,7 +8,6 @@ There is no other reference to it, so it is closed here.
 """
 
 import logging
-import random
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +41,7 @@ class BoundedHandshakes(NetworkSelector):  # type: ignore[misc] # kafka-python h
     and sends nothing (a firewall, a broker that hangs) would hold a command or a job for ever.
     """
 
-    def __init__(self, timeout_ms: int, **settings: Any) -> None:
+    def __init__(self, timeout_ms: float, **settings: Any) -> None:
         super().__init__(**settings)
         self._timeout_seconds = timeout_ms / 1000
         self._ends: WeakKeyDictionary[ssl.SSLSocket, float] = WeakKeyDictionary()
@@ -150,7 +149,6 @@ def _words(error: BaseException) -> str:
 
 Client = TypeVar("Client")
 CONNECT_TIMEOUT_MS: Final = 6_000
-_LEAST_TIMEOUT_MS: Final = 1_000
 
 
 def open_client(
@@ -159,8 +157,8 @@ def open_client(
     """Make a `KafkaProducer`, `KafkaConsumer` or `KafkaAdminClient` and wait until it is connected.
 
     * `timeout_ms`: How long to try; None: `CONNECT_TIMEOUT_MS`. A wrong password takes all of it: the client tries
-      again regardless. A TLS handshake may take as long, also later, when the client connects to other brokers. Each
-      address gets its share of it, at least a second: one that does not answer takes nothing from the others.
+      again regardless. Of several addresses one that does not answer takes half of it at most. A TLS handshake may
+      take as long, also later, when the client connects to other brokers.
 
     Raises:
         Unreachable: the broker refused the credentials.
@@ -180,8 +178,8 @@ def _make_or_close(make: Callable[..., Client], options: dict[str, Any]) -> Clie
 
     def network(**settings: Any) -> Any:
         timeout_ms = options["bootstrap_timeout_ms"]
-        loop = BoundedHandshakes(timeout_ms, **settings)
-        share_ms = max(timeout_ms / len(options["bootstrap_servers"]), min(timeout_ms, _LEAST_TIMEOUT_MS))
+        share_ms = timeout_ms / min(len(options["bootstrap_servers"]), 2)
+        loop = BoundedHandshakes(share_ms, **settings)
         # From 10 to 30 s by default. Meanwhile the client learns of no new leader, if it asks a broker that is gone.
         setup = {"socket_connection_setup_timeout_ms": share_ms, "socket_connection_setup_timeout_max_ms": timeout_ms}
         networks.append(KafkaNetClient(net=loop, **setup, **settings))
@@ -201,9 +199,7 @@ def _take_turns(manager: Any, share_ms: float) -> None:
 
     kafka-python 3.0 takes any address, and waits for it as long as there is time at all.
     """
-    brokers, connect = manager.cluster.bootstrap_brokers(), manager.get_connection
-    random.shuffle(brokers)
-    turns = cycle(brokers)
+    turns, connect = cycle(manager.cluster.bootstrap_brokers()), manager.get_connection
 
     def get_connection(node_id: Any, timeout_ms: float | None = None, **settings: Any) -> Any:
         if timeout_ms is not None and manager.cluster.is_bootstrap(node_id):

@@ -12,11 +12,11 @@ has a higher epoch, and the broker refuses what still comes with the lower one.
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from kafka import KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka import errors as kafka_errors
 from kafka.producer.transaction_manager import EndTxnHandler, TxnOffsetCommitHandler
 from kafka.structs import OffsetAndMetadata
@@ -60,6 +60,8 @@ class MarkedTransactions:
         self._marker_partition = TopicPartition(marker_topic, 0)
         self._access = access
         self._timeout_ms = transaction_timeout_ms
+        # A broker that is cut off never answers: then there is time to ask the one that took its place.
+        self._request_timeout_ms = min(max(transaction_timeout_ms // 3, 1_000), 10_000)
         self._options = {} if client_id is None else {"client_id": client_id}
         self._producer: Any = None
         self._mark: Mark | None = None
@@ -89,7 +91,7 @@ class MarkedTransactions:
                 time.sleep(_RETRY_SECONDS)
 
     def commit(self, send: Callable[[Any], Sequence[Any]], mark: Mark) -> None:
-        """Send messages and move the mark, all or nothing. After another error than the first: `open`, compare marks.
+        """Send messages and move the mark, all or nothing. After an error, but for `MessageTooLarge`, `open` again.
 
         * `send`: Gets the `kafka.KafkaProducer`, sends, and returns the futures of all that it sent; perhaps none.
 
@@ -152,8 +154,7 @@ class MarkedTransactions:
             transactional_id=self._identity,
             transaction_timeout_ms=self._timeout_ms,
             max_block_ms=self._timeout_ms,
-            # A broker that is cut off never answers: then there is time to ask the one that took its place.
-            request_timeout_ms=min(max(self._timeout_ms // 3, 1_000), 10_000),
+            request_timeout_ms=self._request_timeout_ms,
             delivery_timeout_ms=self._timeout_ms,
             linger_ms=0,
             batch_size=262_144,
@@ -208,7 +209,7 @@ class MarkedTransactions:
             raise kafka_errors.KafkaTimeoutError(message)
 
     def _committed(self) -> Mark | None:
-        with self._access.admin() as admin:
+        with closing(self._access.open(KafkaAdminClient, request_timeout_ms=self._request_timeout_ms)) as admin:
             offsets = admin.list_group_offsets({self._identity: [self._marker_partition]})[self._identity]
         found = offsets.get(self._marker_partition)
         return None if found is None or found.offset < 0 else Mark(int(found.offset), found.metadata or "")

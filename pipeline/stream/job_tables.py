@@ -222,7 +222,7 @@ class SensorStateTable:
         if self._written_at_ms is not None and now.steady_ms - self._written_at_ms < self._interval_ms:
             return False
         self._written_at_ms = now.steady_ms
-        buckets = decider.buckets()
+        buckets, quotas = decider.buckets()
         at = {name: value for name, value in asdict(last).items() if name not in _VERSIONS}
         placeholder = [{**_PLACEHOLDER, "refilled_at_ms": last.evaluated_at_ms}]
         stored = buckets if buckets.num_rows else pa.Table.from_pylist(placeholder)
@@ -230,7 +230,7 @@ class SensorStateTable:
         is_new = self._table.append(rows, {last.query_id: last.batch_id}, {})
         failpoint("sensor_state.appended")
         if is_new:
-            decider.restore_buckets(buckets)
+            decider.restore_buckets(buckets, quotas)
         return is_new
 
     def newest(self, last_query_id: str = "") -> tuple[Evaluation, pa.Table] | None:

@@ -131,7 +131,6 @@ class Decider:
         self._last = Evaluation("", -1, 0, -1)
         self._in_force: QuotaSnapshot | None = None
         self._decided: QuotaSnapshot | None = None
-        self._stored_under: QuotaSnapshot | None = None
         self._steady_at_last_ms = 0
         self._failure: BaseException | None = None
 
@@ -156,9 +155,10 @@ class Decider:
           epoch: then the rates begin empty, and the debts stay.
         * `now`: The moment that stands for its time, for the event clock of later checks only.
         * `wait_until_stored`: Called once the batch is decided; returns when its usage is stored. No check sees usage
-          that may still be lost. If it raises, the engine is ahead of the tables: checks raise the same from then on.
+          that may still be lost. After an error, of this or of a step before, the engine may be ahead of the tables:
+          checks raise the same from then on.
         """
-        with self._usable():
+        with self._usable(is_batch=True):
             self._engine.load_quotas(snapshot)
             begins_epoch = evaluation.time_epoch > self._last.time_epoch
             if begins_epoch:
@@ -178,20 +178,20 @@ class Decider:
             if begins_epoch or evaluation.evaluated_at_ms > self._last.evaluated_at_ms:
                 self._steady_at_last_ms = now.steady_ms
             self._last = evaluation.under(*self._in_force.versions)
-            try:
-                wait_until_stored()
-            except BaseException as exc:
-                self._failure = exc
-                raise
+            wait_until_stored()
         return Decided(violations, decisions, self.cluster, evaluation)
 
     @contextmanager
-    def _usable(self) -> Iterator[None]:
+    def _usable(self, is_batch: bool = False) -> Iterator[None]:
         """The lock, for what is decided or published; raises if the engine knows usage that was not stored."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            yield
+            try:
+                yield
+            except BaseException as exc:
+                self._failure = exc if is_batch else None
+                raise
 
     def _forgive(self, snapshot: QuotaSnapshot) -> None:
         """Forget the debts that a batch is the first one to forgive: that is a step of the batch, before its usage."""
@@ -323,25 +323,23 @@ class Decider:
             self._last = self._last.under(*snapshot.versions)
             return True
 
-    def buckets(self) -> pa.Table:
-        """Token buckets that are not full under the bounds in force, for the `sensor_state` table."""
+    def buckets(self) -> tuple[pa.Table, QuotaSnapshot | None]:
+        """Token buckets that are not full under the bounds in force, for the `sensor_state` table, and these quotas."""
         with self._lock:
-            self._stored_under = self._in_force
-            return self._engine.buckets()
+            return self._engine.buckets(), self._in_force
 
-    def restore_buckets(self, buckets: pa.Table) -> None:
+    def restore_buckets(self, buckets: pa.Table, under: QuotaSnapshot | None = None) -> None:
         """Set the token buckets as a snapshot has them; all others become full.
 
-        An edit may have come into force since `buckets` gave them. They are set under the quotas of before: a tenant's
-        level is one under those terms, and not under the new ones.
+        * `under`: The quotas that `buckets` gave them with; None: those in force. An edit may have come into force
+          since, and a tenant's level is one under the terms of before.
         """
         with self._lock:
-            in_force, before = self._in_force, self._stored_under
-            if before is not None:
-                self._engine.load_quotas(before)
+            if under is not None:
+                self._engine.load_quotas(under)
             self._engine.restore_buckets(buckets)
-            if in_force is not None and in_force is not before:
-                self._engine.load_quotas(in_force)
+            if under is not None and self._in_force is not None:
+                self._engine.load_quotas(self._in_force)
 
     def expire_idle(self) -> int:
         """Drop sensors that have been idle for an hour of event time; returns how many."""

@@ -33,7 +33,7 @@ from pipeline.errors import (
     TransactionUndecided,
 )
 from pipeline.failpoints import failpoint
-from pipeline.tables.port import TableWriter
+from pipeline.tables.port import TableUnreadable, TableWriter
 from pipeline.throttle.shapes import Ints, Publications
 from quota.replay import Evaluation
 from schemas.arrow import arrow_schema, conform
@@ -150,6 +150,7 @@ class ThrottleTopic(Protocol):
 
         Raises:
             MessageTooLarge: one of the records is larger than the topic takes; nothing is published.
+            ClusterUnreachable, PermissionMissing: a new producer was needed and not to be had; nothing is published.
             TransactionUndecided: the outcome is not known or the transaction failed; `open` again and compare markers.
             TransactionFenced: the topic has been taken over, or this writer's transaction has timed out; `open` again
                 only if the tables still belong to this driver.
@@ -278,7 +279,7 @@ class Publisher:
             return False
         try:
             self._catch_up(now)
-        except (ClusterUnreachable, PermissionMissing, TransactionUndecided) as exc:
+        except (ClusterUnreachable, PermissionMissing, TransactionUndecided, TableUnreadable) as exc:
             self._failures += 1
             delay_ms = min(250 * 2 ** (self._failures - 1), 8_000)
             self._retry_at_ms = now.steady_ms + delay_ms

@@ -51,6 +51,8 @@ class MemoryTopic:
         self._broker = broker
         self._job = job
         self._epoch = 0
+        self._mark: Marker | None = None
+        self._needs_opening = False
         self.fail_next: str | None = None
 
     def committed(self) -> Marker | None:
@@ -62,10 +64,15 @@ class MemoryTopic:
         self.committed()
         self._broker.settle()
         self._broker.epoch += 1
-        self._epoch = self._broker.epoch
-        return self._broker.marker
+        self._epoch, self._needs_opening = self._broker.epoch, False
+        self._mark = self._broker.marker
+        return self._mark
 
     def publish(self, rows: pa.Table, marker: Marker) -> None:
+        before = self._mark
+        if self._needs_opening and self.open() not in {before, None}:
+            self.close()
+            raise TransactionFenced(self._job)
         if self._epoch < 0:
             raise TransactionUndecided(detail="no open producer")
         if self._epoch != self._broker.epoch:
@@ -77,12 +84,13 @@ class MemoryTopic:
         records = [stored_record(row) for row in rows.select(MESSAGE_COLUMNS).to_pylist()]
         sizes = (len(one.key) + len(one.value) for one in map(message, records))
         if any(size > self._broker.max_record_bytes for size in sizes):
+            self._needs_opening = True
             raise MessageTooLarge(detail="a record that is too large")
         self._broker.job = self._job
         if failure == "in flight":
             self._broker.leave_in_flight(records, marker)
             raise TransactionUndecided(detail="the end of the transaction was not answered")
-        self._broker.marker = marker
+        self._broker.marker = self._mark = marker
         self._broker.commit(records)
         if failure == "late":
             raise TransactionUndecided(detail="the answer was lost")

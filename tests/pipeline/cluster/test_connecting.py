@@ -93,11 +93,13 @@ def test_a_port_that_accepts_connections_and_never_answers_is_given_up(make: Cal
             open_client(make, address, 200, **options)
 
 
-def test_each_address_is_tried_though_one_takes_connections_and_never_answers() -> None:
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_each_address_is_tried_though_one_takes_connections_and_never_answers(protocol: str) -> None:
+    options = kafka_options({"security.protocol": protocol})
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         addresses = ",".join(f"127.0.0.1:{server.getsockname()[1]}" for server in (one, other))
         with pytest.raises(ClusterUnreachable):
-            open_client(KafkaAdminClient, addresses, 2_000)
+            open_client(KafkaAdminClient, addresses, 2_000, **options)
         for server in (one, other):
             server.settimeout(0)  # raises if none has come
             server.accept()[0].close()

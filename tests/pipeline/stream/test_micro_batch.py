@@ -177,14 +177,14 @@ def decisions_of(job: HandJob, since_batch: int = 0) -> dict[Any, Any]:
 def test_with_another_sample_window_rates_begin_empty(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = with_samples(tmp_path, 4)
     run(job, 30)
-    assert job.decider.buckets().num_rows
+    assert job.decider.buckets()[0].num_rows
     with_engine(job, 4, 750)
     with caplog.at_level(logging.WARNING, "pipeline.stream"):
         job.start()
     (line,) = caplog.messages
     assert "sample_window_ms 500 -> 750" in line
     assert "begin empty" in line
-    assert job.decider.buckets().num_rows == 0
+    assert job.decider.buckets()[0].num_rows == 0
     before = job.spark.committed
     run(job, 1, produced_bytes=1)
     assert decisions_of(job, before + 1) == {}

@@ -10,6 +10,7 @@ from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings
 from pipeline.throttle import assembly
 from pipeline.throttle.assembly import new_engine
+from quota.errors import InvalidUsage
 from quota.replay import Evaluation
 from quota.throttle_time import ThrottleCaps
 from tests.pipeline.throttle.factories import ALICE, clients, due
@@ -48,6 +49,15 @@ def test_a_look_waits_until_the_usage_of_the_batch_is_stored() -> None:
     check.join(PATIENCE_SECONDS)
     assert is_stored.is_set()
     assert seen == [7]
+
+
+def test_no_check_is_made_after_a_batch_that_failed_while_it_was_recorded() -> None:
+    loop = HandLoop({"user": "alice", "client_id": "", "producer_byte_rate": 1_000.0})
+    loop.batch(alice=20_000)
+    with pytest.raises(InvalidUsage):
+        loop.decider.decide(loop.quotas, NOTHING, evaluation_of(8, 2_000), Moment(0, 2_000))
+    with pytest.raises(InvalidUsage):
+        loop.advance(10_000)
 
 
 def test_a_client_is_released_although_batches_without_usage_go_on() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Literal
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.clock import Moment
 from pipeline.errors import Conflict, MessageTooLarge, PipelineError, TransactionFenced, TransactionUndecided
+from pipeline.tables.port import TableUnreadable
 from pipeline.throttle.publisher import Marker, Publisher
 from quota.replay import Evaluation
 from schemas.names import ClientKey
@@ -103,6 +105,19 @@ def test_rows_wait_in_the_outbox_while_the_broker_is_away() -> None:
     assert not publisher.catch_up(NOW), "the back-off has not passed yet"
     assert publisher.catch_up(Moment(NOW.wall_ms, NOW.steady_ms + 250))
     assert sequences(broker) == [0, 1, 2]
+
+
+def test_a_publisher_that_is_behind_waits_for_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    outbox, broker = MemoryOutbox(), TopicBroker()
+    publisher = started(outbox, broker)
+    broker.is_reachable = False
+    write(publisher, violation())
+    broker.is_reachable = True
+    with monkeypatch.context() as away:
+        away.setattr(outbox, "is_fenced", Mock(side_effect=TableUnreadable("throttle_events", "no answer")))
+        assert not publisher.catch_up(NOW)
+    assert publisher.catch_up(Moment(NOW.wall_ms, NOW.steady_ms + 250))
+    assert sequences(broker) == [0]
 
 
 def test_a_fenced_publisher_stops_when_another_driver_has_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:

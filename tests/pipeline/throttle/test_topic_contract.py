@@ -145,6 +145,12 @@ def test_a_record_that_is_too_large_publishes_nothing_of_its_transaction(new_top
         topic.publish(rows_of(too_large), marker=Marker(2))
     second = new_topic()
     second.open()
+    topic.publish(rows_of(), marker=Marker(1))
+    with pytest.raises(TransactionFenced):
+        second.publish(rows_of(), marker=Marker(2))
+    with pytest.raises(MessageTooLarge):
+        topic.publish(rows_of(too_large), marker=Marker(2))
+    second.open()
     second.publish(rows_of(), marker=Marker(2))
     with pytest.raises(TransactionFenced):
         topic.publish(rows_of(), marker=Marker(2))
