@@ -1,6 +1,5 @@
 """A job that is killed leaves what a job leaves that was not, and forgives, forgets and refuses what it must."""
 
-import copy
 import json
 import re
 import shutil
@@ -334,23 +333,6 @@ def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimme
     numbers = [record.publish_seq for record in job.broker.records]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) > written
-
-
-def test_a_driver_that_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
-    first = started(tmp_path)
-    use(first, 200_000)
-    second = copy.copy(first)
-    second.start()
-    before = first.evidence()
-    first.send(event(first, 60_000))
-    first.clock.advance(2_000)
-    for act in (first.purgatory.tick, first.step):
-        with pytest.raises(PipelineError, match=r"another driver|fenced this one") as refused:
-            act()
-        assert refused.value.exit_code == 4
-    assert first.evidence().tables == before.tables
-    use(second, 1)
-    assert_equal_at_rest(second)
 
 
 def test_nothing_is_stored_of_a_batch_that_may_be_of_another_topic_of_the_name(tmp_path: Path) -> None:
