@@ -27,7 +27,7 @@ from kafka import KafkaConsumer, TopicPartition
 from bench.machine import machine_line
 from bench.pages import table as table_of
 from bench.pages import write_part
-from bench.peers.roster import PeerFailed
+from bench.peers.roster import PeerFailed, streams_classpath
 from pipeline.cluster.connecting import open_client
 from pipeline.gate import Gate
 from pipeline.jvm.jars import fetch
@@ -158,6 +158,7 @@ def play(faults: Sequence[str], folder: Path, seed: int, cut_seconds: float = 15
         OSError: This machine has no network namespaces; the message says why.
         AssertionError: The job or the cluster did not come back.
     """
+    peer_classes = streams_classpath() if has_peer else ""  # a host of the network reaches no other network
     with ExitStack() as stack:
         network = stack.enter_context(Network((*BROKERS, JOB, CLIENTS)))
         stack.enter_context(network.inside(CLIENTS))
@@ -171,7 +172,7 @@ def play(faults: Sequence[str], folder: Path, seed: int, cut_seconds: float = 15
         rigged = scene.rigged = stack.enter_context(rig("three", folder, scene.servers))
         stack.callback(lambda: (folder / "job.log").write_text("\n".join(rigged.job.log), encoding="utf-8"))
         if has_peer:
-            stack.enter_context(streams_peer(scene, folder / "peer"))
+            stack.enter_context(streams_peer(scene, folder / "peer", peer_classes))
         stack.enter_context(quota_sync(scene, folder))
         rigged.begin_load(seed)
         with network.inside(JOB):

@@ -18,7 +18,6 @@ from typing import Any, Final
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 
-from bench.peers.roster import streams_classpath
 from pipeline import process
 from pipeline.brokers.native import NativeEntity, NativeQuotas
 from pipeline.cluster.connecting import ClusterAccess, open_client
@@ -249,13 +248,13 @@ def synced_rate(servers: str) -> float:
 
 
 @contextmanager
-def streams_peer(scene: Scene, folder: Path) -> Iterator[None]:
+def streams_peer(scene: Scene, folder: Path, class_path: str) -> Iterator[None]:
     folder.mkdir()
     topics = {topic: {"num_partitions": 4, "replication_factor": -1} for topic in (_PEER_TOPIC, PEER_SUMS)}
     with closing(KafkaAdminClient(bootstrap_servers=scene.servers)) as admin:
         admin.create_topics(topics, wait_for_metadata=True)
     command = [str(find_java().executable), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"]
-    command += [streams_classpath(), "StreamsPeer", scene.servers, _PEER_TOPIC, PEER_SUMS, "object", str(folder)]
+    command += [class_path, "StreamsPeer", scene.servers, _PEER_TOPIC, PEER_SUMS, "object", str(folder)]
     stop = Event()
     load = Thread(target=_load_peer, args=(scene.servers, stop), daemon=True)
     with (folder / "peer.log").open("wb") as log, scene.network.inside(JOB):
