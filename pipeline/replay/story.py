@@ -221,8 +221,10 @@ def tell_story(
         user, client_id = client or (row["user"], row["client_id"])
         if running is None:
             running = running_throttles(root, now_ms, Wanted(user, client_id), min_hold_ms)
-        until_ms, by_brokers = Held(running).until_ms(user, client_id), held_by_brokers(root, user, client_id, now_ms)
-        now = now_line(until_ms, story.events, now_ms, by_brokers)
+        until_ms = held_until_ms(running, story.events, now_ms, user, client_id)
+        since_ms = None if until_ms else free_since_ms(story.events)
+        by_brokers = held_by_brokers(root, user, client_id, now_ms)
+        now = now_line(until_ms, since_ms, now_ms, by_brokers)
     document: dict[str, Any] = {
         "decision": row,
         "bound_set": set_by,
@@ -233,11 +235,7 @@ def tell_story(
         "samples": story.samples,
     }
     if now_ms is not None:
-        document |= {
-            "held_by_brokers": by_brokers,
-            "held_until_ms": until_ms,
-            "free_since_ms": None if until_ms else free_since_ms(story.events),
-        }
+        document |= {"held_by_brokers": by_brokers, "held_until_ms": until_ms, "free_since_ms": since_ms}
     return StoryText(
         story,
         f"decision {row['decision_id']}: {Target.of(row)} is over {row['quota_type']}",
@@ -294,18 +292,26 @@ def free_since_ms(events: Sequence[Mapping[str, Any]]) -> int | None:
     return min([*ends[-1:], *released_ms], default=None)
 
 
-def now_line(
-    until_ms: int | None, events: Sequence[Mapping[str, Any]], now_ms: int, by_brokers: str | None = None
-) -> str:
+def held_until_ms(
+    running: Sequence[Mapping[str, Any]],
+    events: Sequence[Mapping[str, Any]],
+    now_ms: int,
+    user: str,
+    client_id: str | None,
+) -> int | None:
+    """Until when a client is held; None if it is not. `events` may end with a throttle that `running` is older than."""
+    newer = [row for row in events[-1:] if row["action"] == "throttle" and row["throttled_until_ms"] > now_ms]
+    return Held([*running, *newer]).until_ms(user, client_id)
+
+
+def now_line(until_ms: int | None, since_ms: int | None, now_ms: int, by_brokers: str | None = None) -> str:
     """`now: held until 12:00:17.8, 4.2 s left`, or `now: not held since …`; instants are UTC.
 
+    * `since_ms`: When it was let go; None if that is not known.
     * `by_brokers`: What the brokers themselves did, in words: see `pipeline.tables.rates`.
     """
     also = f"; {by_brokers}" if by_brokers else ""
     by_kquota = " by kquota" if by_brokers else ""
-    since_ms = free_since_ms(events)
-    if until_ms is None and since_ms is not None and since_ms > now_ms:
-        until_ms = since_ms  # a record that was written after it was read who is held
     if until_ms is not None:
         return f"now: held{by_kquota} until {clock_time(until_ms)}, {seconds(until_ms - now_ms)} left{also}"
     since = "" if since_ms is None else f" since {clock_time(since_ms)}"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.command_line import command_text
-from pipeline.replay.story import now_line
+from pipeline.replay.story import free_since_ms, held_until_ms, now_line
 from pipeline.throttle.shapes import line_of, line_with_command
 from schemas.names import ClientKey
 from tests.pipeline.throttle.factories import Reason, violation, written_row
@@ -72,11 +72,20 @@ def test_rate_and_bound_share_the_unit_of_the_bound(figures: dict[str, Any], exp
 
 
 @pytest.mark.parametrize(
-    ("until_ms", "said"),
-    [(None, "now: not held since 00:00:10.0"), (11_000, "now: held until 00:00:11.0, 1.0 s left")],
-    ids=["it has ended", "it was extended meanwhile"],
+    ("actions", "running_ms", "now_ms", "said"),
+    [
+        (["throttle"], None, 10_000, "not held since 00:00:10.0"),
+        (["throttle"], 11_000, 10_000, "held until 00:00:11.0, 1.0 s left"),
+        (["throttle"], None, 9_000, "held until 00:00:10.0, 1.0 s left"),
+        (["throttle", "release"], None, 9_000, "not held since 00:00:10.0"),
+    ],
+    ids=["it has ended", "extended meanwhile", "read a moment later", "released ahead of the clock"],
 )
-def test_how_a_client_is_held_now_agrees_with_its_newest_record(until_ms: int | None, said: str) -> None:
-    throttle = {"action": "throttle", "throttle_time_ms": 4_000, "throttled_until_ms": 10_000}
-    assert now_line(until_ms, [throttle], now_ms=10_000).startswith(said)
-    assert now_line(None, [throttle], now_ms=9_000) == "now: held until 00:00:10.0, 1.0 s left", "read a moment later"
+def test_how_a_client_is_held_now_agrees_with_its_newest_record(
+    actions: list[str], running_ms: int | None, now_ms: int, said: str
+) -> None:
+    who = {"user": "alice", "client_id": "etl", "throttle_time_ms": 0}
+    events = [{**who, "action": action, "throttled_until_ms": 10_000} for action in actions]
+    running = [] if running_ms is None else [{**who, "action": "throttle", "throttled_until_ms": running_ms}]
+    until_ms = held_until_ms(running, events, now_ms, "alice", "etl")
+    assert now_line(until_ms, free_since_ms(events), now_ms) == f"now: {said}"
