@@ -13,10 +13,10 @@ from pipeline.brokers.native import Look
 from pipeline.clock import Clock
 from pipeline.errors import PipelineError
 from pipeline.tables.broker_quotas import APPLIED, NOT_APPLIED, PENDING, BrokerQuotasTable
-from pipeline.tables.port import Condition, Instant, is_local
+from pipeline.tables.port import Condition, Instant
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.source import QuotaSource, Scope
-from pipeline.tables.rates import member_rates
+from pipeline.tables.rates import are_fresh, member_rates
 from quota.broker_levels.entries import EntryKey, MemberRate
 from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import WORDS, Change, Drift, DriftKind, Owned
@@ -215,7 +215,7 @@ class Sources:
         return self._usage
 
     def members(self, now_ms: int) -> Mapping[EntryKey, MemberRate]:
-        """What members of tenants may use now; empty if that is not known for `FRESH_MS`, and without tenants.
+        """What members of tenants may use now; empty if the job's rates are not fresh, and without tenants.
 
         With chosen users only theirs: `<default>` chooses those who have no row.
 
@@ -229,19 +229,13 @@ class Sources:
         except PipelineError as exc:
             log.debug("the rates cannot be read: %s", exc)
         as_of_ms, rates = self._members
-        if now_ms - as_of_ms > (FRESH_MS if is_local(self.root) else FRESH_IN_A_STORE_MS):
+        if not are_fresh(self.root, as_of_ms, now_ms):
             return {}
         if not self.users:
             return rates
         named = {one.user for one in pinned.quotas}
         chosen = {user for user in {key.user for key in rates} if (user if user in named else DEFAULT) in self.users}
         return {key: rate for key, rate in rates.items() if key.user in chosen}
-
-
-FRESH_MS: Final = 10_000
-"""How old rates of members may be: the job replaces them each second or two."""
-FRESH_IN_A_STORE_MS: Final = 30_000
-"""The same with tables in a store, where it replaces them each ten seconds."""
 
 
 # Which brokers count as part of the cluster: one that is being restarted does.

@@ -24,12 +24,11 @@ from pipeline.cli.output import Layout, is_table, print_document, print_rows, re
 from pipeline.cli.quotas import print_changes
 from pipeline.clock import Clock, SystemClock, clock_time
 from pipeline.command_line import command_text
-from pipeline.errors import Refused, TableMissing, Unreachable, UsageError
+from pipeline.errors import Unreachable, UsageError
 from pipeline.log import set_up_logging
 from pipeline.meter.reporter import reporter_settings, write_reporter
 from pipeline.settings.model import Settings
 from quota.entity import QUOTA_TYPES
-from quota.snapshot import QuotaSnapshot
 from quota.units import age_text, rate_text, rate_unit
 from schemas.names import USAGE_TOPIC
 
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
     from pipeline.meter.scrape_meter import Address, ExporterSource
     from pipeline.observe.findings import Findings
     from pipeline.observe.observation import Line, Observation
-    from pipeline.observe.sources import Managed, Source, SourceState
-    from pipeline.tables.quotas.table import QuotaTable
+    from pipeline.observe.sources import InForce, Source, SourceState
     from quota.broker_levels.entries import EntryKey
     from quota.broker_levels.writes import Change
 
@@ -129,9 +127,10 @@ def _read_targets(targets: Sequence[str]) -> "list[Address]":
 
 def exporters_of(given: "Sequence[Address]", access: "ClusterAccess") -> "list[ExporterSource]":
     """The exporter of each broker of a cluster; asks the cluster which broker is where."""
+    from pipeline.cluster.connecting import as_cluster_error
     from pipeline.meter.scrape_meter import with_brokers
 
-    with access.admin() as admin:
+    with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
         return with_brokers(given, admin.describe_cluster()["brokers"])
 
 
@@ -242,87 +241,46 @@ def observe(
     the cluster; which bounds are too small to work with; who has no bound for a quota type. Needs no job, no tables and
     no Java. It only reads: DescribeConfigs on the cluster, and Read on the usage topic if that is the source.
 
-    Where tables of kquota are found, or given by --tables, the quotas are theirs, and not the values that a sync or
-    kquota meter enable has written to the brokers. The usage topic is the source then, if none is given. While the job
-    runs, rates and holds are its own: those of the dashboard.
+    Where the tables of a job that ran for this cluster are found, or given by --tables, the quotas are theirs, and not
+    the values that a sync or kquota meter enable has written to the brokers. The usage topic is the source then, if
+    none is given. While the job runs, rates and holds are its own: those of the dashboard.
     """
-    from pipeline.brokers.native import NativeQuotas, held_in, imported
+    from pipeline.brokers.native import NativeQuotas
     from pipeline.cluster.connecting import ClusterAccess
     from pipeline.observe.findings import findings_of
     from pipeline.observe.observation import Observation
-    from pipeline.observe.sources import ScrapedSource, TopicSource
+    from pipeline.observe.sources import ScrapedSource, TopicSource, newest_batch_in, quotas_in_force
     from pipeline.observe.sources import Source as UsageSource
 
-    settings = source.settings()
-    table = _quota_table(settings, is_given=source.tables is not None)
-    if (targets and usage_topic) or not (targets or usage_topic or table):
+    settings, is_given = source.settings(), source.tables is not None
+    batch = newest_batch_in(settings, is_given=is_given)
+    if (targets and usage_topic) or not (targets or usage_topic or batch):
         msg = "give one source of usage: --targets or --usage-topic"
         raise UsageError(msg, "for example --targets http://broker1:9404/metrics,http://broker2:9404/metrics")
     access, clock = ClusterAccess.from_settings(settings.kafka), SystemClock()
     # Options that cannot be read are refused before it connects.
     given = _read_targets(targets) if targets else []
     with _without_log():
-        with NativeQuotas(access) as native:
-            described, broker_ids = native.describe(), native.broker_ids()
-        managed = _managed(settings, access, table, held_in(described), is_given=source.tables is not None)
-        rows, _ = imported(described, factor=1)
-        quotas = managed.quotas if managed else QuotaSnapshot.from_rows(rows, version=0)
+        with NativeQuotas(access) as brokers:
+            native, broker_ids = brokers.describe(), brokers.broker_ids()
+        in_force = quotas_in_force(settings, access, native, batch, is_given=is_given)
+        if in_force.note:
+            remark(in_force.note)
         if given:
             used: UsageSource = ScrapedSource(exporters_of(given, access), clock)
         else:
             used = TopicSource(access, usage_topic or settings.kafka.usage_topic, broker_ids, clock)
         with closing(used):
-            seen = Observation(quotas, used.lag_ms, used.is_exact)
-            watch = _Watch(seen, used, managed, len(rows), clock, round(minutes * 60_000))
+            seen = Observation(in_force.quotas, used.lag_ms, used.is_exact, in_force.scope)
+            watch = _Watch(seen, used, in_force, clock, round(minutes * 60_000))
             with until_reader_goes(), wait_until_stopped() as wait:
                 watch.follow(wait, print_view if is_table(output) else lambda _progress, _lines: None)
-            found, progress = findings_of(seen.figures(), is_managed=managed is not None), watch.progress()
-    following = next_steps(access.bootstrap_servers, managed, progress.is_of_job)
+            progress = watch.progress()
+            found = findings_of(seen.figures(), is_of_job=progress.is_of_job)
     if is_table(output):
-        _print_summary(found, progress, managed, access.bootstrap_servers, following)
+        _print_summary(found, progress, access.bootstrap_servers)
     else:
-        print_document(_document(found, progress, access.bootstrap_servers, following), output)
-
-
-def _quota_table(settings: Settings, *, is_given: bool) -> "QuotaTable | None":
-    """The quota table under the root of the settings; None if there is none, and none was asked for."""
-    from pipeline.tables.quotas.table import QuotaTable
-
-    try:
-        return QuotaTable(settings.tables.root)
-    except TableMissing:
-        if is_given:
-            raise
-        return None
-
-
-def _managed(
-    settings: Settings,
-    access: "ClusterAccess",
-    table: "QuotaTable | None",
-    held: "Mapping[EntryKey, float]",
-    *,
-    is_given: bool,
-) -> "Managed | None":
-    """What the tables say of this cluster; None without tables, and where those that were found are another's."""
-    from pipeline.brokers.running import cluster_name
-    from pipeline.observe.sources import managed_by
-
-    if table is not None:
-        try:
-            managed = managed_by(table, cluster_name(settings, access), held)
-            remark(f"quotas of the tables under {table.root}")
-            return managed
-        except Refused as exc:
-            if is_given:
-                raise
-            remark(f"{exc.message}; they are left out")
-    with access.admin() as admin:
-        topics = admin.list_topics()
-    if settings.kafka.throttle_topic in topics:
-        cause = f"the topic {settings.kafka.throttle_topic} exists: a job of kquota may manage this cluster"
-        remark(f"{cause}. Then what its sync wrote is taken for quotas here. Fix: add --tables ROOT, with its tables")
-    return None
+        print_document(document_of(found, progress, access.bootstrap_servers), output)
 
 
 @contextmanager
@@ -339,7 +297,7 @@ class Progress(NamedTuple):
     """How an observation goes on.
 
     Attributes:
-        quotas: Which ones, in words.
+        in_force: The quotas.
         has_no_sensors: As of `Source`.
         is_of_job: Whether the rates are those of the job that manages the cluster.
     """
@@ -348,25 +306,27 @@ class Progress(NamedTuple):
     observed_ms: int
     span_ms: int
     states: "Sequence[SourceState]"
-    quotas: str
+    in_force: "InForce"
     has_no_sensors: bool
     is_of_job: bool = False
+
+    @property
+    def quotas(self) -> str:
+        """Which quotas and rates these are, in words."""
+        quotas = self.in_force.quotas
+        if self.in_force.root is None:
+            return f"{len(quotas.quotas)} native quotas"
+        return f"quotas v{quotas.version}, {'rates of their job' if self.is_of_job else 'no rates of their job now'}"
 
 
 class _Watch:
     """What is observed, and from where."""
 
     def __init__(
-        self,
-        seen: "Observation",
-        source: "Source",
-        managed: "Managed | None",
-        native: int,
-        clock: "Clock",
-        span_ms: int,
+        self, seen: "Observation", source: "Source", in_force: "InForce", clock: "Clock", span_ms: int
     ) -> None:
-        self._seen, self._source, self._managed, self._clock, self._span_ms = seen, source, managed, clock, span_ms
-        self._native, self._is_of_job = native, False
+        self._seen, self._source, self._in_force, self._clock, self._span_ms = seen, source, in_force, clock, span_ms
+        self._is_of_job = False
         self._begun_ms = clock.now().steady_ms
 
     def follow(self, wait: Callable[[float], bool], show: "Callable[[Progress, Sequence[Line]], None]") -> None:
@@ -384,18 +344,13 @@ class _Watch:
     def progress(self) -> Progress:
         """The state of now."""
         now, source = self._clock.now(), self._source
-        observed_ms, states = now.steady_ms - self._begun_ms, source.states()
-        quotas = f"{self._native} native quotas"
-        if self._managed:
-            rates = "rates of their job" if self._is_of_job else "no rates of their job in the last 30 s"
-            quotas = f"quotas v{self._managed.quotas.version}, {rates}"
-        has_no_sensors = source.has_no_sensors
-        return Progress(now.wall_ms, observed_ms, self._span_ms, states, quotas, has_no_sensors, self._is_of_job)
+        about = source.states(), self._in_force, source.has_no_sensors, self._is_of_job
+        return Progress(now.wall_ms, now.steady_ms - self._begun_ms, self._span_ms, *about)
 
     def _lines(self, now_ms: int) -> "Sequence[Line]":
         from pipeline.observe.sources import lines_of_job
 
-        of_job = lines_of_job(self._managed.root, now_ms) if self._managed else None
+        of_job = lines_of_job(self._in_force, now_ms)
         self._is_of_job = of_job is not None
         return self._seen.lines(now_ms) if of_job is None else of_job
 
@@ -403,7 +358,10 @@ class _Watch:
 def print_view(progress: Progress, lines: "Sequence[Line]") -> None:
     """Print how far it is, what does not answer, and the most critical clients."""
     say(*_head(progress))
-    print_rows([_view_row(line, progress) for line in lines[:_PRINTED_LINES]], "table", _VIEW)
+    shown = [_view_row(line, progress) for line in lines[:_PRINTED_LINES]]
+    if not any(row["brokers"] for row in shown):
+        shown = [{name: row[name] for name in row if name != "brokers"} for row in shown]
+    print_rows(shown, "table", _VIEW)
     if not lines:
         say("no client has used anything yet")
     if len(lines) > _PRINTED_LINES:
@@ -437,13 +395,12 @@ def _view_row(line: "Line", progress: Progress) -> dict[str, str]:
     else:
         used, rate = _used_text(line.used), f"{line.observed / size:.1f} of {sensor.bound / size:.1f} {unit}"
     largest = sorted(line.by_broker.items(), key=lambda one: -one[1])
-    brokers = [f"{name or '?'}: {amount / size:.1f}" for name, amount in largest[:_MOST_BROKERS]]
+    brokers = [f"{name or '?'}: {amount / size:.1f}" for name, amount in largest[:_MOST_BROKERS] if any(line.by_broker)]
     brokers += [f"and {len(largest) - _MOST_BROKERS} more"] if len(largest) > _MOST_BROKERS else []
     who = f"{sensor.user or '*'}/{sensor.client_id or '*'}"
     shown = {"client": who, "type": quota_type.partition("_")[0], "used": used, "rate": rate}
-    return shown | (
-        {"held": _held_text(line, progress.now_ms)} if progress.is_of_job else {"brokers": ", ".join(brokers)}
-    )
+    shown["brokers"] = ", ".join(brokers)
+    return shown | ({"held": _held_text(line, progress.now_ms)} if progress.is_of_job else {})
 
 
 def _held_text(line: "Line", now_ms: int) -> str:
@@ -467,6 +424,7 @@ def _used_text(used: float) -> str:
 
 _FINDINGS: Final = Layout(texts=("why",))
 
+FOREIGN: Final = "On the brokers, and neither in the quota table nor written by kquota"
 HEADINGS: Final = {
     "over_quota": "More than its quota, because it holds per broker",
     "would_be_held": "Would be throttled, if the quota held for the cluster",
@@ -479,18 +437,23 @@ NONE_FOUND: Final = {
     "too_small": "No bound is too small for what its clients send.",
     "no_quota": "Every client has a bound for each quota type that it uses.",
 }
-_BY_JOB: Final = ("over_quota", "would_be_held")
-"""What a job decides, where one manages the cluster."""
 
 
 def readable(findings: "Findings", name: str) -> list[dict[str, Any]]:
-    """The rows of a list for people; all rows have the same keys."""
+    """The rows of a list that is not None, for people; all rows have the same keys."""
     return [_readable_finding(name, one) for one in getattr(findings, name)]
 
 
+def _readable_value(key: "EntryKey", value: float) -> dict[str, Any]:
+    return {**_who(key), "value": rate_text(key.quota_type, value)}
+
+
+def _who(one: Any) -> dict[str, Any]:
+    return {"client": f"{one.user or '*'}/{one.client_id or '*'}", "type": one.quota_type.partition("_")[0]}
+
+
 def _readable_finding(name: str, one: Any) -> dict[str, Any]:
-    client = f"{one.user or '*'}/{one.client_id or '*'}"
-    who = {"client": client, "type": one.quota_type.partition("_")[0]}
+    who = _who(one)
 
     def rate(value: float) -> str:
         return rate_text(one.quota_type, value)
@@ -503,19 +466,20 @@ def _readable_finding(name: str, one: Any) -> dict[str, Any]:
     return who | figure | {"suggested": rate(one.suggested), "why": one.reason}
 
 
-def next_steps(
-    bootstrap_servers: str, managed: "Managed | None" = None, is_of_job: bool = False
-) -> list[tuple[str, str]]:
-    """What each of some commands does, and the command, as it can be pasted. `is_of_job`: the job runs."""
+def next_steps(bootstrap_servers: str, is_managed: bool = False, is_of_job: bool = False) -> list[tuple[str, str]]:
+    """What each of some commands does, and the command, as it can be pasted.
+
+    * `is_managed`: a job of kquota manages the cluster; `is_of_job`: it runs.
+    """
     address = "--bootstrap-server", bootstrap_servers
 
     def of_cluster(*words: str) -> str:
         return command_text(*words, *address, about="cluster")
 
-    if managed is not None:
+    if is_managed:
         held = ("who is held now, and why", command_text("throttles", "list"))
         if not is_of_job:
-            held = ("the job has stored no rates in the last 30 s: what is wrong with it", command_text("status"))
+            held = ("there is no usage, or no job, for some seconds: which of both", command_text("status"))
         return [held, ("each bound with the rate under it", command_text("quotas", "describe", "-o", "wide"))]
     imports = of_cluster("quotas", "import")
     return [
@@ -525,13 +489,11 @@ def next_steps(
     ]
 
 
-def _print_summary(
-    findings: "Findings",
-    progress: Progress,
-    managed: "Managed | None",
-    bootstrap_servers: str,
-    following: Sequence[tuple[str, str]],
-) -> None:
+def _steps_after(progress: Progress, bootstrap_servers: str) -> list[tuple[str, str]]:
+    return next_steps(bootstrap_servers, progress.in_force.root is not None, progress.is_of_job)
+
+
+def _print_summary(findings: "Findings", progress: Progress, bootstrap_servers: str) -> None:
     say(f"observed {age_text(findings.seconds * 1000)}, {findings.clients} clients")
     for state in progress.states:
         if state.notice:
@@ -542,26 +504,36 @@ def _print_summary(
             "the brokers show no quota sensors. If their exporter has rules for them (docs/meter.md#scrapes), then no "
             f"client has a quota, and brokers measure no other. Fix: {enable}"
         )
-    if managed and managed.foreign:
-        dry_run = command_text("quotas", "import", "--dry-run", "--bootstrap-server", bootstrap_servers)
-        foreign = f"on the brokers, and neither in the quota table nor written by kquota: {len(managed.foreign)} values"
-        say(f"{foreign}. See: {dry_run}")
+    foreign = progress.in_force.foreign
+    if foreign:
+        _print_list(FOREIGN, [_readable_value(key, value) for key, value in foreign.items()])
     for name, heading in HEADINGS.items():
-        if managed and name in _BY_JOB:
-            continue
-        rows = readable(findings, name)
-        say("", heading if rows else NONE_FOUND[name])
-        print_rows(rows[:_SUMMARY_ROWS], "table", _FINDINGS)
-        if len(rows) > _SUMMARY_ROWS:
-            say(f"and {len(rows) - _SUMMARY_ROWS} more: see -o json")
+        if getattr(findings, name) is not None:
+            rows = readable(findings, name)
+            _print_list(heading if rows else NONE_FOUND[name], rows)
     say("", f"Not known: {'; '.join(findings.not_known)}.", "", "What next:")
-    for what, command in following:
+    for what, command in _steps_after(progress, bootstrap_servers):
         say(f"  # {what}", f"  {command}")
 
 
-def _document(
-    findings: "Findings", progress: Progress, bootstrap_servers: str, following: Sequence[tuple[str, str]]
-) -> dict[str, Any]:
-    states = {state.name: state.notice or "answers" for state in progress.states}
-    about = {"cluster": bootstrap_servers, "sources": states, "quotas": progress.quotas}
-    return {**about, **findings.to_document(), "next": [command for _, command in following]}
+def _print_list(heading: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    say("", heading)
+    print_rows(rows[:_SUMMARY_ROWS], "table", _FINDINGS)
+    if len(rows) > _SUMMARY_ROWS:
+        say(f"and {len(rows) - _SUMMARY_ROWS} more: see -o json")
+
+
+def document_of(findings: "Findings", progress: Progress, bootstrap_servers: str) -> dict[str, Any]:
+    """What was found, for programs. The version of the quotas is null if they are those of the brokers."""
+    in_force = progress.in_force
+    return {
+        "cluster": bootstrap_servers,
+        "sources": {state.name: state.notice or "answers" for state in progress.states},
+        "quotas": {
+            "version": None if in_force.root is None else in_force.quotas.version,
+            "of_job": progress.is_of_job,
+            "foreign": [{**key._asdict(), "value": value} for key, value in in_force.foreign.items()],
+        },
+        **findings.to_document(),
+        "next": [command for _, command in _steps_after(progress, bootstrap_servers)],
+    }

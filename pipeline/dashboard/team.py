@@ -19,7 +19,7 @@ from pipeline.dashboard.reader import TablesReader
 from pipeline.dashboard.state import State, client_text, nearest_tenants, used_text
 from pipeline.errors import PipelineError, Unreachable, printable
 from pipeline.tables.queries import Row, predicates
-from pipeline.tables.rates import NEAR, Rates, read_rates
+from pipeline.tables.rates import NEAR, Rates, are_fresh, read_rates
 from quota.entity import QUOTA_TYPES
 from quota.tenants import DEMAND_SHARE, MEMBER_LEVEL, Tenant
 from quota.units import age_text, rate_text
@@ -27,7 +27,6 @@ from quota.units import age_text, rate_text
 Kind = Literal["tenant", "user"]
 _PURPOSE: Final = "kquota: the link of a team, 1"
 _MOST_ROWS: Final = 200
-_STALE_MS: Final = 10_000
 _SHOWN_FROM: Final = 0.05
 _MEMBER_COLUMNS: Final = ("who", "type", "uses", "may use", "part", "held by its brokers")
 _NOT_VALID: Final = "is not valid"
@@ -159,7 +158,8 @@ def team_page(reader: TablesReader, newest: Callable[[], State], team: Team, now
         (client_text(one["user"], one["client_id"]), _type(one), age_text(one["throttled_until_ms"] - now_ms))
         for one in held
     )
-    stale = f"These figures are {age_text(now_ms - as_of_ms)} old. " if now_ms - as_of_ms > _STALE_MS else ""
+    is_fresh = are_fresh(reader.root, as_of_ms, now_ms)
+    stale = "" if is_fresh else f"These figures are {age_text(now_ms - as_of_ms)} old. "
     ends = f"{stale}Cluster {team.cluster}, {_instant(as_of_ms)}. This link ends at {_instant(team.until_ms)}."
     parts = (
         _table("The whole team", ("type", "uses", "bound", "part"), whole),

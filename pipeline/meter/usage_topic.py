@@ -123,7 +123,7 @@ class KafkaUsageTopic(MarkedTransactions):
         topic: The usage topic. Its partitions are counted once, at the start.
 
     Raises:
-        Unreachable: One of the topics does not exist.
+        NotFound: One of the topics does not exist.
         PermissionMissing: The user may not write to the usage topic, or not read the marker topic.
         ClusterUnreachable, Unreachable: There is no connection.
     """

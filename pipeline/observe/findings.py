@@ -5,7 +5,8 @@
 * Whose bound is below one of its requests, or makes it wait longer than its request time-out at once.
 * Who has no bound for a quota type, and which one would fit.
 
-The first two are not for a cluster that a job of kquota manages: the job decides it there, and its tables have it.
+The first two are not for a cluster where a job of kquota runs: the job decides it there, and its tables have it. The
+first one is not for quotas that are meant for each broker.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from pipeline.observe.observation import MEASURES, MINUTE_SECONDS, PER_UNIT, RATE_SECONDS, Figures, Sensor
+from pipeline.tables.quotas.source import Scope
 from quota.arrays import Ints
 from quota.effective import REQUEST_TIMEOUT_MS
 from quota.entity import QUOTA_TYPES, REQUEST
@@ -72,6 +74,7 @@ class WouldBeHeld:
     Attributes:
         held_share: Of the observed time, from 0 to 1.
         longest_wait_ms: The longest wait that was asked of it at once, before any cap.
+        scope: Where it was over its bound: in the cluster, or on a broker.
     """
 
     user: str
@@ -81,13 +84,15 @@ class WouldBeHeld:
     held_seconds: int
     held_share: float
     longest_wait_ms: int
+    scope: Scope = "cluster"
 
     @property
     def reason(self) -> str:
         """Why, with the figures."""
+        where = "in the sum of all brokers" if self.scope == "cluster" else "on a broker"
         return (
-            f"over {rate_text(self.quota_type, self.bound)} in the sum of all brokers: held {self.held_share:.0%} of "
-            f"the time, at most {age_text(self.longest_wait_ms)} at once; if it then goes on as before"
+            f"over {rate_text(self.quota_type, self.bound)} {where}: held {self.held_share:.0%} of the time, at most "
+            f"{age_text(self.longest_wait_ms)} at once; if it then goes on as before"
         )
 
 
@@ -159,36 +164,45 @@ class Findings:
 
     Attributes:
         seconds: How long was observed.
+        over_quota: None if it was not looked for; would_be_held likewise.
         not_known: What this observation cannot tell, one sentence each.
     """
 
     seconds: int
     clients: int
-    over_quota: Sequence[OverQuota]
-    would_be_held: Sequence[WouldBeHeld]
+    over_quota: Sequence[OverQuota] | None
+    would_be_held: Sequence[WouldBeHeld] | None
     too_small: Sequence[TooSmall]
     no_quota: Sequence[NoQuota]
     not_known: Sequence[str]
 
     def to_document(self) -> dict[str, Any]:
         """As values of JSON, with the reason of each finding."""
-        lists = ("over_quota", "would_be_held", "too_small", "no_quota")
-        found = {name: [asdict(one) | {"reason": one.reason} for one in getattr(self, name)] for name in lists}
+        names = ("over_quota", "would_be_held", "too_small", "no_quota")
+        lists = ((name, getattr(self, name)) for name in names)
+        found = {
+            name: None if rows is None else [asdict(one) | {"reason": one.reason} for one in rows]
+            for name, rows in lists
+        }
         return {"seconds": self.seconds, "clients": self.clients, **found, "not_known": list(self.not_known)}
 
 
-def findings_of(figures: Figures, *, is_managed: bool = False) -> Findings:
-    """All findings of an observation. `is_managed`: a job of kquota decides who is over its quota, and held."""
-    over_quota = [] if is_managed else _over_quota(figures)
-    would_be_held = [] if is_managed else _would_be_held(figures)
+def findings_of(figures: Figures, *, is_of_job: bool = False) -> Findings:
+    """All findings of an observation. `is_of_job`: a job of kquota decides who is over its quota, and held."""
+    over_quota: list[OverQuota] | None = None
+    would_be_held: list[WouldBeHeld] | None = None
+    if not is_of_job and figures.scope == "cluster":
+        over_quota = sorted(_over_quota(figures), key=lambda one: (-one.times, one.user, one.client_id))
+    if not is_of_job:
+        would_be_held = sorted(_would_be_held(figures), key=lambda one: (-one.held_seconds, one.user, one.client_id))
     return Findings(
         seconds=figures.seconds,
         clients=len(figures.clients),
-        over_quota=sorted(over_quota, key=lambda one: (-one.times, one.user, one.client_id)),
-        would_be_held=sorted(would_be_held, key=lambda one: (-one.held_seconds, one.user, one.client_id)),
+        over_quota=over_quota,
+        would_be_held=would_be_held,
         too_small=sorted(_too_small(figures), key=lambda one: (one.bound / one.suggested, one.user, one.client_id)),
         no_quota=sorted(_no_quota(figures), key=lambda one: (one.quota_type == QUOTA_TYPES[REQUEST], -one.p99)),
-        not_known=list(_not_known(figures, is_managed)),
+        not_known=list(_not_known(figures, is_of_job)),
     )
 
 
@@ -243,7 +257,13 @@ def _would_be_held(figures: Figures) -> Iterator[WouldBeHeld]:
             held = int(figures.held_seconds[at])
             client = figures.clients[at]
             yield WouldBeHeld(
-                *client, QUOTA_TYPES[quota_type], bound, held, held / figures.seconds, int(figures.owed_ms[at])
+                *client,
+                QUOTA_TYPES[quota_type],
+                bound,
+                held,
+                held / figures.seconds,
+                int(figures.owed_ms[at]),
+                figures.scope,
             )
 
 
@@ -289,9 +309,11 @@ def _no_quota(figures: Figures) -> Iterator[NoQuota]:
                 yield NoQuota(*figures.clients[at], name, p99, float(rates.max()), len(used), suggested)
 
 
-def _not_known(figures: Figures, is_managed: bool) -> Iterator[str]:
-    if is_managed:
+def _not_known(figures: Figures, is_of_job: bool) -> Iterator[str]:
+    if is_of_job:
         yield "who is over its quota, and held, is not found here: the job decides it"
+    elif figures.scope == "broker":
+        yield "who gets more than its quota is not found here: each broker has its own"
     if figures.seconds < 60 * MINUTE_SECONDS:
         yield f"only {age_text(figures.seconds * 1000)} were observed: clients of other hours are not in it"
     if not figures.is_exact:

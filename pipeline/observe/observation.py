@@ -3,8 +3,8 @@
 Usage comes in as rows, and time as `now_ms`. Sums stay integers until a rate is taken. A second is decided when it is
 complete; what comes later is in the sums, and in the engine as of the next second.
 
-The shadow is the job's own decider and purgatory, in cluster scope. A client that is held uses nothing: its usage of
-that second is taken as not sent, and not sent later either.
+The shadow is the job's own decider and purgatory. A client that is held uses nothing, on the broker that holds it or
+in cluster scope anywhere: its usage of that second is taken as not sent, and not sent later either.
 """
 
 from collections import defaultdict
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.settings.model import Settings
+from pipeline.tables.quotas.source import Scope
 from pipeline.throttle.assembly import Rehearsal
 from quota.arrays import Ids, Ints
 from quota.entity import QUOTA_TYPES
@@ -112,6 +113,7 @@ class Figures:
         owed_ms: The longest wait that the shadow asked of the client at once, before any cap.
         owed_type: The quota type that asked for it.
         is_exact: Usage is dated to the second, and has requests; False of scraped rates.
+        scope: Whether a bound holds for the cluster or for each broker.
     """
 
     clients: Sequence[Client]
@@ -124,6 +126,7 @@ class Figures:
     owed_ms: Ints
     owed_type: Ints
     is_exact: bool
+    scope: Scope
 
     def minute_seconds(self) -> Ints:
         """How long each minute was observed. The last one may be shorter."""
@@ -146,11 +149,12 @@ class Observation:
         quotas: Those in force.
         lag_ms: A second is complete so long after its end.
         is_exact: As of `Figures`.
+        scope: As of `Figures`.
     """
 
-    def __init__(self, quotas: QuotaSnapshot, lag_ms: int, is_exact: bool) -> None:
-        self._lag_ms, self._is_exact = lag_ms, is_exact
-        self._job = Rehearsal(Settings(), "cluster")
+    def __init__(self, quotas: QuotaSnapshot, lag_ms: int, is_exact: bool, scope: Scope = "cluster") -> None:
+        self._lag_ms, self._is_exact, self._scope = lag_ms, is_exact, scope
+        self._job = Rehearsal(Settings(), scope)
         self._job.put_in_force(quotas)
         self._numbers: dict[Client, int] = {}
         self._of_user: dict[str, list[Client]] = defaultdict(list)
@@ -265,6 +269,7 @@ class Observation:
             owed_ms=owed_ms,
             owed_type=owed_type,
             is_exact=self._is_exact,
+            scope=self._scope,
         )
 
     def _decide(self, second: int, rows: pa.Table) -> None:
@@ -278,9 +283,14 @@ class Observation:
         for row, clients in zip(running, of_each, strict=True):  # one that is new owed nothing when its user was held
             new = clients[self._per_client[_OWED, clients] == 0]
             self._per_client[_OWED_TYPE, new] = QUOTA_TYPES.index(row["quota_type"])
-        held = np.unique(np.concatenate([np.zeros(0, np.int64), *of_each]))
-        self._per_client[_HELD, held] += 1
-        rows = rows.filter(pa.array(~np.isin(rows["client"].to_numpy(), held)))
+        self._per_client[_HELD, np.unique(np.concatenate([np.zeros(0, np.int64), *of_each]))] += 1
+        client, broker = rows["client"].to_numpy(), rows["broker"].to_numpy()
+        is_free = np.ones(rows.num_rows, np.bool_)
+        for broker_id in {row["broker_id"] for row in running}:
+            held = [clients for row, clients in zip(running, of_each, strict=True) if row["broker_id"] == broker_id]
+            is_here = np.isin(client, np.concatenate(held))
+            is_free &= ~(is_here if self._scope == "cluster" else is_here & (broker == self._brokers[broker_id]))
+        rows = rows.filter(pa.array(is_free))
         if not rows.num_rows:
             return
         asked = self._job.decide(rows, Evaluation("", second, at_ms, -1)).violations
@@ -312,7 +322,9 @@ class Observation:
         found: list[list[Sensor]] = [[] for _ in QUOTA_TYPES]
         if not self._numbers:
             return found
-        for row in self._job.decider.resolve(self._entities).to_pylist():
+        # A quota is the same on each broker.
+        entities = self._entities.append_column("broker_id", pa.repeat("", self._entities.num_rows))
+        for row in self._job.decider.resolve(entities).to_pylist():
             quota_type = QUOTA_TYPES.index(row["quota_type"])
             found[quota_type].append(_sensor(quota_type, row))
         return found

@@ -4,14 +4,17 @@ It only reads. Both sources of usage give what the job would read: scrapes go th
 prometheus`, whose topic is memory here, and messages through the job's reader.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
+from pipeline.brokers.native import NativeQuota, held_in, imported
+from pipeline.brokers.running import cluster_name
 from pipeline.clock import Clock
 from pipeline.cluster.acls import Acl
 from pipeline.cluster.connecting import ClusterAccess, as_cluster_error, topic_missing
@@ -19,16 +22,19 @@ from pipeline.cluster.transactions import Mark
 from pipeline.errors import Refused, TableMissing
 from pipeline.meter.scrape_meter import LONGEST_INTERVAL_MS, ExporterSource, ScrapeMeter
 from pipeline.meter.usage_topic import Message, UsagePublisher
-from pipeline.observe.observation import SECOND_MS, Line, Sensor
+from pipeline.observe.observation import SECOND_MS, Client, Line, Sensor
+from pipeline.settings.model import Settings
 from pipeline.stream.usage_columns import USAGE_SCHEMA, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 from pipeline.tables.broker_quotas import NAME, state_of
-from pipeline.tables.port import table_uri
+from pipeline.tables.port import TableUnreadable, table_uri
 from pipeline.tables.queries import Row, StoredTable, newest_batch_under
-from pipeline.tables.quotas.source import QuotaSource
+from pipeline.tables.quotas.source import QuotaSource, Scope
 from pipeline.tables.quotas.table import QuotaTable
-from pipeline.tables.rates import read_rates
+from pipeline.tables.rates import are_fresh, read_rates
+from pipeline.tables.throttles import running_throttles
 from quota.broker_levels.entries import EntryKey, is_metering
+from quota.effective import resolved
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot
 
@@ -222,38 +228,85 @@ Source = ScrapedSource | TopicSource
 """Gives usage. One caller at a time."""
 
 
-# What the tables say, of a cluster that a job of kquota manages.
+# The quotas in force, and what the tables say where a job of kquota manages the cluster.
 
 
-class Managed(NamedTuple):
-    """What the tables of the job that manages a cluster say.
+class InForce(NamedTuple):
+    """The quotas in force at a cluster.
 
     Attributes:
-        quotas: Those in force, with the tenants.
-        foreign: The values on the brokers that are neither in the quota table nor written by kquota.
+        quotas: With the tenants, if they are of tables.
+        note: Where they are from, in words.
+        root: Of the tables of the job that manages the cluster; None = the quotas are those of the brokers.
+        scope: Whether a bound holds for the cluster or for each broker.
+        foreign: Values on the brokers that are neither in the quota table nor written by kquota.
+        min_hold_ms: As of the settings of the job.
     """
 
-    root: str
     quotas: QuotaSnapshot
-    foreign: Sequence[EntryKey]
+    note: str = ""
+    root: str | None = None
+    scope: Scope = "cluster"
+    foreign: Mapping[EntryKey, float] = MappingProxyType({})
+    min_hold_ms: int = 0
 
 
-def managed_by(table: QuotaTable, cluster: str, held: Mapping[EntryKey, float]) -> Managed:
-    """What a quota table and those next to it say.
+def newest_batch_in(settings: Settings, *, is_given: bool) -> Row | None:
+    """The newest batch of the job that writes the tables of the settings; None if no job ever ran on them.
+
+    Raises:
+        TableMissing: `is_given`: these tables were asked for, and are not there.
+    """
+    try:
+        QuotaTable(settings.tables.root)
+        return newest_batch_under(settings.tables.root)
+    except TableMissing:
+        if is_given:
+            raise
+    return None
+
+
+def quotas_in_force(
+    settings: Settings, access: ClusterAccess, native: Sequence[NativeQuota], batch: Row | None, *, is_given: bool
+) -> InForce:
+    """Those of the quota table if a job that follows it has decided for this cluster, else those of the brokers.
 
     Args:
-        cluster: Its name in the tables.
-        held: What its brokers hold.
+        native: All that the brokers have.
+        batch: As of `newest_batch_in`.
+        is_given: These tables were asked for: tables of another cluster are refused, and else left out.
 
     Raises:
         Refused: The job that writes these tables is another cluster's.
+        ClusterUnreachable: No answer.
     """
-    quotas, root = QuotaSource(table).pin(), table.root
-    with suppress(TableMissing):
-        batch = newest_batch_under(root)
-        if batch is not None and batch["cluster"] != cluster:
-            message = f"the tables under {root} are of the cluster {batch['cluster']}, and this one is {cluster}"
-            raise Refused(message, "give --tables the root of this cluster's tables")
+    root, note = settings.tables.root, ""
+    if batch is not None:
+        cluster = cluster_name(settings, access)
+        if batch["cluster"] == cluster:
+            return _in_table(settings, cluster, held_in(native))
+        note = f"the tables under {root} are of the cluster {batch['cluster']}, and this one is {cluster}"
+        if is_given:
+            raise Refused(note, "give --tables the root of this cluster's tables")
+        note += "; they are left out"
+    elif is_given:
+        note = f"no job has run on the tables under {root}: these are the quotas of the brokers"
+    else:
+        with access.admin() as admin, as_cluster_error(access.bootstrap_servers):
+            topics = admin.list_topics()
+        if settings.kafka.throttle_topic in topics:
+            cause = f"the topic {settings.kafka.throttle_topic} exists: a job of kquota may manage this cluster"
+            note = (
+                f"{cause}. Then what its sync wrote is taken for quotas here. Fix: add --tables ROOT, with its tables"
+            )
+    rows, _ = imported(native, factor=1)
+    return InForce(QuotaSnapshot.from_rows(rows, version=0), note)
+
+
+def _in_table(settings: Settings, cluster: str, held: Mapping[EntryKey, float]) -> InForce:
+    root = settings.tables.root
+    source = QuotaSource(QuotaTable(root))
+    quotas = source.pin()
     ours = {
         EntryKey(quota.user, quota.client_id, name)
         for quota in quotas.quotas
@@ -263,31 +316,51 @@ def managed_by(table: QuotaTable, cluster: str, held: Mapping[EntryKey, float]) 
     with suppress(TableMissing):
         owned, undecided = state_of(StoredTable(table_uri(root, NAME)), cluster)
         ours |= {*owned, *(change.key for change in undecided)}
-    return Managed(root, quotas, [key for key in held if key not in ours and not is_metering(key, held[key])])
+    foreign = {key: value for key, value in held.items() if key not in ours and not is_metering(key, value)}
+    note = f"quotas of the tables under {root}"
+    return InForce(quotas, note, root, source.scope, foreign, settings.purgatory.min_hold_ms)
 
 
-_FRESH_MS: Final = 30_000
-"""A job replaces its rates each second or two, in a store each ten."""
+_OF_SENSOR: Final = ("broker_id", "quota_type", "sensor_user", "sensor_client_id")
+_OF_CLIENT: Final = (*Client._fields, "quota_type")
 _LINES: Final = (
     'SELECT broker_id, "user", client_id, quota_type, observed, bound, level, sensor_user, sensor_client_id, mode, '
-    "held_until_ms, broker_held_share FROM source WHERE clients IS NOT NULL OR level IS NULL"
+    "broker_held_share FROM source WHERE clients IS NOT NULL OR level IS NULL"
 )
 
 
-def lines_of_job(root: str, now_ms: int) -> list[Line] | None:
-    """How near every sensor is to its bound, and who is held, as the job sees it: what page and metrics have, too.
+def lines_of_job(in_force: InForce, now_ms: int) -> list[Line] | None:
+    """How near every sensor is to its bound, as the job sees it, and who is held: what page and metrics have, too.
 
-    In the order of `Line.place`. None if the job has stored no rates in the last 30 s.
+    In the order of `Line.place`. None without a job, if it has stored no fresh rates, or if they cannot be read now.
     """
-    with suppress(TableMissing):
-        as_of_ms, rows = read_rates(root, lambda rates: (rates.as_of_ms, rates.rows(_LINES)))
-        if as_of_ms > now_ms - _FRESH_MS:
-            return sorted(map(_line_of, rows), key=lambda line: line.place)
+    if in_force.root is None:
+        return None
+    with suppress(TableMissing, TableUnreadable):
+        as_of_ms, rows = read_rates(in_force.root, lambda rates: (rates.as_of_ms, rates.rows(_LINES)))
+        if are_fresh(in_force.root, as_of_ms, now_ms):
+            running = running_throttles(in_force.root, now_ms, min_hold_ms=in_force.min_hold_ms)
+            return sorted(_lines_of(rows, running, in_force.quotas), key=lambda line: line.place)
     return None
 
 
-def _line_of(row: Row) -> Line:
-    of_whom = "" if row["level"] is None else "sensor_"
-    user, client_id, of_type = row[f"{of_whom}user"], row[f"{of_whom}client_id"], QUOTA_TYPES.index(row["quota_type"])
-    sensor = Sensor(of_type, user, client_id, row["level"] or 0, row["bound"], row["mode"])
-    return Line(sensor, {row["broker_id"]: row["observed"]}, row["held_until_ms"], row["broker_held_share"])
+def _lines_of(rows: Sequence[Row], running: Iterable[Mapping[str, Any]], quotas: QuotaSnapshot) -> Iterator[Line]:
+    until_ms: dict[tuple[Any, ...], int] = {}
+    for row in running:  # the one that ends last comes first
+        until_ms.setdefault(tuple(row[name] for name in _OF_SENSOR), row["throttled_until_ms"])
+    # The job's rates do not tell who is exempt from who has no quota.
+    names = {
+        name: pa.array([row[name] for row in rows if row["level"] is None], pa.string()) for name in Client._fields
+    }
+    modes = {tuple(row[name] for name in _OF_CLIENT): row["mode"] for row in resolved(pa.table(names), quotas)}
+    for row in rows:
+        quota_type, held_ms = QUOTA_TYPES.index(row["quota_type"]), None
+        if row["level"] is None:
+            mode = modes[tuple(row[name] for name in _OF_CLIENT)]
+            sensor = Sensor(quota_type, row["user"], row["client_id"], 0, None, mode)
+        else:
+            names_of = row["sensor_user"], row["sensor_client_id"]
+            sensor = Sensor(quota_type, *names_of, row["level"], row["bound"], row["mode"])
+            if row["mode"] == "enforce":
+                held_ms = until_ms.get(tuple(row[name] for name in _OF_SENSOR))
+        yield Line(sensor, {row["broker_id"]: row["observed"]}, held_ms, row["broker_held_share"])

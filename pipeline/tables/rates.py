@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from pipeline.errors import TableMissing
 from pipeline.tables.opening import open_table, reading
-from pipeline.tables.port import Condition, TableUnreadable, parse_commit_note, table_uri
+from pipeline.tables.port import Condition, TableUnreadable, is_local, parse_commit_note, table_uri
 from pipeline.tables.queries import Row, StoredTable, predicates, rows_of
 from quota.broker_levels.entries import EntryKey, MemberRate
 from quota.tenants import DEMAND_SHARE, Tenant, bounds_of
@@ -19,7 +19,12 @@ NEAR: Final = 0.8
 
 _T = TypeVar("_T")
 
+_FRESH_MS: Final = 10_000
+"""How old rates may be where they are for now: the job replaces them each second or two."""
+_FRESH_IN_A_STORE_MS: Final = 30_000
+"""The same with tables in a store, where it replaces them each ten seconds."""
 _MINUTE_MS: Final = 60_000
+"""How old they may be where they are for the last minute."""
 _OPENINGS: Final = 3
 _COMMITS: Final = 4  # besides a replacement, those of a cleaning and of a new driver
 _OF_SENSOR: Final = ("broker_id", "quota_type", "level", "sensor_user", "sensor_client_id", "mode")
@@ -224,6 +229,11 @@ def tenant_levels(root: str, tenants: Collection[str]) -> dict[tuple[str, str, s
         rows = read_rates(root, lambda rates: rates.rows(sql))
         return {(row["tenant"], row["quota_type"], row["mode"]): row["tenant_level"] for row in rows}
     return {}
+
+
+def are_fresh(root: str, as_of_ms: int, now_ms: int) -> bool:
+    """Whether rates of an instant still are those of now; `now_ms` by wall clock."""
+    return now_ms - as_of_ms <= (_FRESH_MS if is_local(root) else _FRESH_IN_A_STORE_MS)
 
 
 def read_rates(root: str, read: Callable[[Rates], _T]) -> _T:

@@ -2,9 +2,11 @@
 
 import pytest
 
-from pipeline.cli.meter import Progress, next_steps, print_view
+from pipeline.cli.meter import Progress, document_of, next_steps, print_view
+from pipeline.observe.findings import Findings
 from pipeline.observe.observation import Line, Sensor
-from pipeline.observe.sources import Managed, SourceState
+from pipeline.observe.sources import InForce, SourceState
+from quota.broker_levels.entries import EntryKey
 from quota.snapshot import QuotaSnapshot
 from tests.pipeline.cli.running import kquota
 
@@ -13,7 +15,7 @@ PROGRESS = Progress(
     observed_ms=42_000,
     span_ms=600_000,
     states=[SourceState("broker 1", ""), SourceState("broker 2 at http://b:1/m", "no answer within 10 s")],
-    quotas="4 native quotas",
+    in_force=InForce(QuotaSnapshot(0, ())),
     has_no_sensors=False,
 )
 ALICE = Line(Sensor(0, "alice", "", 3, 1e6), {"1": 9e5, "2": 9e5})
@@ -49,7 +51,7 @@ def test_the_view_has_progress_trouble_and_the_most_critical_clients(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     first, trouble, _, alice, bob, carol, _ = shown(capsys, ALICE, BOB, CAROL)
-    assert first == "22:13:20 UTC  observed 42 s, 9 min 18 s left · 1 of 2 brokers answer · 4 native quotas"
+    assert first == "22:13:20 UTC  observed 42 s, 9 min 18 s left · 1 of 2 brokers answer · 0 native quotas"
     assert trouble == "broker 2 at http://b:1/m: no answer within 10 s"
     assert " ".join(alice.split()) == "alice/* producer 180 % 1.8 of 1.0 MB/s 1: 0.9, 2: 0.9"
     assert " ".join(bob.split()) == "bob/ui consumer 85 % 0.8 of 1.0 MB/s 1: 0.8"
@@ -84,9 +86,32 @@ def test_with_the_rates_of_a_job_the_view_says_who_holds_a_client(
     assert " ".join(found.split()) == f"alice/* producer 100 % 1.0 of 1.0 MB/s {held}".rstrip()
 
 
+def test_a_job_s_rates_of_each_broker_name_it(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [Line(Sensor(0, "alice", "", 3, 1e6, "enforce"), {broker: 9e5}) for broker in ("1", "2")]
+    lines.append(Line(Sensor(0, "vip", "x", 0, None, "exempt"), {"": 1e6}))
+    _, _, heading, *found, _ = shown(capsys, *lines, progress=PROGRESS._replace(is_of_job=True))
+    assert heading.split()[-2:] == ["brokers", "held"]
+    assert [line.split()[-1] for line in found] == ["0.9", "0.9", "exempt"]
+    assert [line.split()[-2] for line in found[:2]] == ["1:", "2:"]
+
+
 def test_a_managed_cluster_gets_no_command_that_changes_it() -> None:
-    managed = Managed("tables", QuotaSnapshot(7, ()), ())
     for is_of_job, first in ((True, "throttles list"), (False, "status")):
-        commands = [command for _, command in next_steps("b:9092", managed, is_of_job)]
+        commands = [command for _, command in next_steps("b:9092", is_managed=True, is_of_job=is_of_job)]
         assert [first in commands[0], "describe -o wide" in commands[1], len(commands)] == [True, True, 2]
     assert "mode shadow" in str(next_steps("b:9092"))
+
+
+def test_the_document_has_quotas_and_the_values_of_others_as_data() -> None:
+    others = {EntryKey("bob", "", "consumer_byte_rate"): 7e6}
+    in_force = InForce(QuotaSnapshot(7, ()), root="tables", foreign=others)
+    found = Findings(0, 0, None, None, [], [], [])
+    documents = [
+        document_of(found, PROGRESS._replace(in_force=one, is_of_job=one.root is not None), "b:9092")
+        for one in (in_force, PROGRESS.in_force)
+    ]
+    value = {"user": "bob", "client_id": "", "quota_type": "consumer_byte_rate", "value": 7e6}
+    assert [one["quotas"] for one in documents] == [
+        {"version": 7, "of_job": True, "foreign": [value]},
+        {"version": None, "of_job": False, "foreign": []},
+    ]

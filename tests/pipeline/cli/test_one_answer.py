@@ -20,8 +20,9 @@ from pipeline.dashboard.views import Answers, Query
 from pipeline.failpoints import FAILPOINTS
 from pipeline.job.status import job_lock, signs_of
 from pipeline.observe.observation import Line
-from pipeline.observe.sources import lines_of_job
+from pipeline.observe.sources import InForce, lines_of_job
 from pipeline.settings.model import load_settings
+from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.rates import broker_hold_text
 from pipeline.tables.throttles import Held
 from quota.entity import QUOTA_TYPES
@@ -61,7 +62,6 @@ class Life:
         self.comes_up()
 
     def comes_up(self) -> None:
-        self.lives = True
         self._lock.enter_context(job_lock(self._settings.run_dir, self._settings.job, self._settings.tables.root))
 
     def goes_on(self) -> bool:
@@ -79,7 +79,6 @@ class Life:
             point = self.random.choice(points)
             self.load.run_until_killed_at(point)
             self._lock.close()
-            self.lives = False
             if self.random.random() < 0.5:
                 return False
             self.lives_again()
@@ -139,8 +138,9 @@ class Life:
         yield "page clients", (("clients that are held",), throttled)
         yield from (("page quotas", fact) for fact in _of_quotas(self.page("quotas", limit=1_000)))
         now_ms = self.job.clock.wall_ms
-        lines = lines_of_job(self._settings.tables.root, now_ms)
-        yield from (("observe", fact) for fact in _of_lines(lines or [], now_ms if self.lives else None))
+        quotas = QuotaSource(self.job.quota_table).pin()
+        in_force = InForce(quotas, root=self._settings.tables.root, min_hold_ms=self._settings.purgatory.min_hold_ms)
+        yield from (("observe", fact) for fact in _of_lines(lines_of_job(in_force, now_ms) or []))
         for client in asked:
             yield "list", (("until", client), held.until_ms(*client))
             by_brokers = [row["held_by_brokers"] for row in every if (row["user"], row["client_id"]) == client]
@@ -180,8 +180,8 @@ def _of_list(rows: list[dict[str, Any]]) -> Iterator[Fact]:
         yield ("until of the sensor", *sensor), row["throttled_until_ms"]
 
 
-def _of_lines(lines: list[Line], now_ms: int | None) -> Iterator[Fact]:
-    """What `observe` says; now is None if the job is dead: it may have died after a record, and before its rates."""
+def _of_lines(lines: list[Line]) -> Iterator[Fact]:
+    """What `observe` says."""
     for line in lines:
         if line.sensor.level:
             who = QUOTA_TYPES[line.sensor.quota_type], line.sensor.user, line.sensor.client_id, line.sensor.mode
@@ -191,7 +191,7 @@ def _of_lines(lines: list[Line], now_ms: int | None) -> Iterator[Fact]:
             if line.sensor.user and line.sensor.client_id:
                 held_seconds = round((line.broker_held_share or 0) * 60)
                 yield ("by brokers", line.sensor[1:3]), broker_hold_text(held_seconds)
-            if now_ms is not None and line.held_until_ms is not None and line.held_until_ms > now_ms:
+            if line.held_until_ms is not None:
                 yield ("until of the sensor", *who[:3]), line.held_until_ms
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.observe.findings import Findings, findings_of
 from pipeline.observe.observation import UNREACHABLE, Observation
+from pipeline.tables.quotas.source import Scope
 from quota.snapshot import QuotaSnapshot
 from tests.quota.factories import quota_row, table, usage_row
 
@@ -41,8 +42,8 @@ def second_of(rates: Rates, second: int) -> pa.Table:
     return used.append_column("request_count", requests)
 
 
-def observation(snapshot: QuotaSnapshot, *, is_exact: bool = True) -> Observation:
-    return Observation(snapshot, lag_ms=1_000, is_exact=is_exact)
+def observation(snapshot: QuotaSnapshot, *, is_exact: bool = True, scope: Scope = "cluster") -> Observation:
+    return Observation(snapshot, 1_000, is_exact, scope)
 
 
 def send(seen: Observation, rates: Rates, begin: int, end: int) -> None:
@@ -62,7 +63,7 @@ TENTH = BOUND // 10
 
 
 def test_a_client_with_nine_tenths_on_each_of_two_brokers_gets_1_8_times_its_quota() -> None:
-    (found,) = observed(ALICE, produced(9 * TENTH, "1", "2")).over_quota
+    (found,) = observed(ALICE, produced(9 * TENTH, "1", "2")).over_quota or ()
     assert (found.user, found.client_id, found.quota_type) == ("alice", "", "producer_byte_rate")
     assert (found.bound, found.level) == (BOUND, 3)
     assert (found.observed, found.times) == (18 * TENTH, 1.8)
@@ -91,14 +92,14 @@ def test_more_than_a_quota_is_a_sum_of_several_brokers_above_t(
 def test_request_time_is_compared_in_percent_of_a_thread() -> None:
     snapshot = quotas(quota_row("alice", request_percentage=10.0))
     rates = {(broker, "alice", "etl"): {"io_time_ns": 60_000_000, "network_time_ns": 15_000_000} for broker in "12"}
-    (found,) = observed(snapshot, rates).over_quota
+    (found,) = observed(snapshot, rates).over_quota or ()
     assert found.quota_type == "request_percentage"
     assert [found.observed, found.times] == pytest.approx([15, 1.5])
 
 
 @pytest.mark.parametrize(("tenths", "share"), [(10, 0.0), (11, 0.09), (40, 0.75)])
 def test_the_shadow_holds_a_client_for_the_share_that_leaves_it_its_quota(tenths: int, share: float) -> None:
-    found = observed(ALICE, produced(tenths * TENTH // 2, "1", "2"), seconds=240).would_be_held
+    found = observed(ALICE, produced(tenths * TENTH // 2, "1", "2"), seconds=240).would_be_held or ()
     assert sum(one.held_share for one in found) == pytest.approx(share, abs=0.08)
     assert [(one.user, one.client_id, one.bound) for one in found] == ([("alice", "etl", BOUND)] if share else [])
 
@@ -108,7 +109,7 @@ def test_the_shadow_holds_all_client_ids_of_a_user_but_those_with_a_sensor_of_th
     seen = observation(quotas(quota_row("alice", consumer_byte_rate=float(BOUND)), own))
     send(seen, {("1", "alice", "etl"): {"fetched_bytes": 40 * BOUND}}, 0, 1)
     send(seen, {("1", "alice", name): {"fetched_bytes": 1} for name in ("new", "web")}, 1, 20)
-    found = findings_of(seen.figures()).would_be_held
+    found = findings_of(seen.figures()).would_be_held or ()
     assert {(one.client_id, one.quota_type, one.held_seconds > 10) for one in found} == {
         ("etl", "consumer_byte_rate", True),
         ("new", "consumer_byte_rate", True),
@@ -160,12 +161,30 @@ def test_a_bound_is_missed_for_each_quota_type_by_itself_and_not_by_who_is_exemp
 def test_who_is_over_quota_and_held_is_left_to_the_job_that_manages_the_cluster() -> None:
     seen = observation(ALICE)
     send(seen, {**produced(42 * BOUND, "1", "2"), **produced(TENTH, "1", user="carol")}, 0, 70)
-    by_job, own = (findings_of(seen.figures(), is_managed=one) for one in (True, False))
-    assert [by_job.over_quota, by_job.would_be_held] == [[], []]
+    by_job, own = (findings_of(seen.figures(), is_of_job=one) for one in (True, False))
+    document = by_job.to_document()
+    assert [document["over_quota"], document["would_be_held"]] == [None, None], "not looked for is not none found"
     assert own.over_quota
     assert own.would_be_held
     assert (by_job.too_small, by_job.no_quota) == (own.too_small, own.no_quota)
     assert [one for one in by_job.not_known if "the job decides it" in one]
+
+
+@pytest.mark.parametrize(
+    ("tenths", "scope", "held_seconds", "where"),
+    [((9, 9), "cluster", 100, "in the sum"), ((9, 9), "broker", 0, ""), ((40, 1), "broker", 150, "on a broker")],
+)
+def test_the_shadow_holds_by_the_scope_of_the_quotas(
+    tenths: tuple[int, int], scope: Scope, held_seconds: int, where: str
+) -> None:
+    seen = observation(ALICE, scope=scope)
+    one, two = tenths
+    send(seen, {**produced(one * TENTH, "1"), **produced(two * TENTH, "2")}, 0, 240)
+    found = findings_of(seen.figures())
+    held = found.would_be_held or ()
+    assert sum(finding.held_seconds for finding in held) == pytest.approx(held_seconds, abs=40)
+    assert [where in finding.reason for finding in held] == ([True] if held_seconds else [])
+    assert (found.over_quota is None) == (scope == "broker"), "each broker has its own"
 
 
 @pytest.mark.parametrize("bound", [UNREACHABLE[0], 1e15])
@@ -187,7 +206,7 @@ def test_a_source_that_went_away_adds_nothing_to_later_minutes() -> None:
     seen = observation(ALICE)
     send(seen, produced(9 * TENTH, "1", "2"), 0, 60)
     send(seen, produced(9 * TENTH, "1"), 60, 180)
-    (found,) = findings_of(seen.figures()).over_quota
+    (found,) = findings_of(seen.figures()).over_quota or ()
     assert (found.times, found.minutes_over, found.minutes) == (1.8, 1, 3)
 
 
@@ -198,8 +217,8 @@ def test_what_comes_late_is_in_the_sums_and_in_the_shadow() -> None:
         if second >= 5:
             seen.add(second_of(produced(9 * TENTH, "2"), second - 5))
     found = findings_of(seen.figures())
-    assert [(one.times, set(one.by_broker)) for one in found.over_quota] == [(1.8, {"1", "2"})]
-    assert [one.user for one in found.would_be_held] == ["alice"]
+    assert [(one.times, set(one.by_broker)) for one in found.over_quota or ()] == [(1.8, {"1", "2"})]
+    assert [one.user for one in found.would_be_held or ()] == ["alice"]
 
 
 @pytest.mark.parametrize("seconds", [1, 9, 10, 11])

@@ -2,34 +2,54 @@
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import KafkaConnectionError
 
+from pipeline.brokers.native import NativeEntity, NativeQuota
 from pipeline.clock import SystemClock, wall_ms
 from pipeline.cluster.connecting import ClusterAccess
 from pipeline.cluster.topics import TopicSpec, create_topics
 from pipeline.demo.broker import EmbeddedBroker
-from pipeline.errors import PipelineError
+from pipeline.errors import ClusterUnreachable, PipelineError, Refused
 from pipeline.meter.scrape_meter import ExporterSource
 from pipeline.observe.observation import Observation
-from pipeline.observe.sources import ScrapedSource, SourceState, TopicSource, lines_of_job, managed_by
+from pipeline.observe.sources import (
+    InForce,
+    ScrapedSource,
+    SourceState,
+    TopicSource,
+    lines_of_job,
+    newest_batch_in,
+    quotas_in_force,
+)
+from pipeline.settings.model import Settings
 from pipeline.tables.broker_quotas import APPLIED, BrokerQuotasTable
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.quotas.table import QuotaTable, local_audit
+from pipeline.tables.port import table_uri
+from pipeline.tables.quotas.table import local_audit
 from quota.broker_levels.entries import METERED, EntryKey
+from schemas.arrow import arrow_schema, conform
+from schemas.columns import PipelineRow
+from schemas.rows import BatchRow, RatesRow
+from schemas.throttle_record import ThrottleEventRow
 from tests.fakes.clock import ManualClock
 from tests.pipeline.dashboard.shop import quota
 from tests.pipeline.meter.metric_pages import Exporter, exporter, page
 from tests.pipeline.observe.test_findings import ALICE, BOUND
+from tests.pipeline.tables.factories import job_writer, quota_table
 from tests.pipeline.tables.test_broker_quotas import change
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
+NOW_MS = 1_700_000_000_000
 RATE = BOUND * 9 // 10
 
 
@@ -143,18 +163,121 @@ def test_events_of_a_moment_ago_and_of_now_are_read_and_junk_is_left_out(broker:
             assert source.is_exact
 
 
+class Cluster:
+    """A cluster's access, as far as it is asked for: its id and its topics."""
+
+    bootstrap_servers = "b:9092"
+
+    def __init__(self, name: str = "here", topics: Exception | Sequence[str] = ()) -> None:
+        self._name, self._topics = name, topics
+
+    @contextmanager
+    def admin(self) -> Iterator[Self]:
+        yield self
+
+    def describe_cluster(self) -> dict[str, Any]:
+        return {"cluster_id": self._name}
+
+    def list_topics(self) -> Sequence[str]:
+        if isinstance(self._topics, Exception):
+            raise self._topics
+        return self._topics
+
+
+def stored(root: str, name: str, row: type[PipelineRow], *rows: dict[str, Any], **about: Any) -> None:
+    """Store rows in a table of a job; what they do not name is null, 0 or "", or of the job."""
+    empty = {pa.int64(): 0, pa.int32(): 0, pa.float64(): 0.0, pa.string(): ""}
+    needed = [one for one in arrow_schema(row) if not one.nullable and one.name not in rows[0] and one.type in empty]
+    about = {one.name: empty[one.type] for one in needed} | {"cluster": "here", "query_id": "q"} | about
+    table = conform(pa.Table.from_pylist([dict.fromkeys(chain(*rows)) | one for one in rows]), row, **about)
+    job_writer(root, name).replace(table, {"as_of_ms": str(NOW_MS)})
+
+
+def managed_root(folder: Path, batches: int = 1) -> str:
+    """Tables of a job that decided for the cluster `here`: alice has a quota, vip is exempt."""
+    root = str(folder)
+    rows = [quota("alice", "", producer_byte_rate=4e6), quota("vip", "", mode="exempt")]
+    quota_table(root).commit(lambda _: rows, local_audit("test"))
+    create_missing(root, [TABLES[name] for name in ("broker_quotas", "batches", "throttle_events")])
+    if batches:
+        numbers = dict.fromkeys(("evaluated_at_ms", "processed_at_ms", "quota_version"), 0)
+        stored(root, "batches", BatchRow, numbers)
+    return root
+
+
+def in_force(root: str, cluster: Cluster, native: Sequence[NativeQuota] = (), *, is_given: bool = False) -> InForce:
+    settings = Settings(tables={"root": root})
+    batch = newest_batch_in(settings, is_given=is_given)
+    return quotas_in_force(settings, cluster, native, batch, is_given=is_given)  # type: ignore[arg-type]
+
+
+def native_quota(user: str, **values: float) -> NativeQuota:
+    return NativeQuota(NativeEntity.of_row(user, ""), values)
+
+
 def test_a_sync_s_levels_and_metering_are_told_apart_from_quotas_of_others(tmp_path: Path) -> None:
-    root = str(tmp_path)
-    create_missing(root, [TABLES[name] for name in ("quotas", "broker_quotas", "batches")])
-    QuotaTable(root).commit(lambda _: [quota("alice", "", producer_byte_rate=4e6)], local_audit("test"))
+    root = managed_root(tmp_path)
     written = BrokerQuotasTable(root, "here")
     written.take_over()
     written.append([(change("gone"), APPLIED), (change("alice"), APPLIED)], at_ms=1)
-    gone, alice = (change(user).key for user in ("gone", "alice"))
-    metering, foreign = (EntryKey(user, "", "consumer_byte_rate") for user in ("<default>", "bob"))
-    held = {gone: 5.0, alice: 5.0, metering: METERED, foreign: 7e6}
-    found = managed_by(QuotaTable(root), "here", held)
-    assert [(one.user, one.bounds) for one in found.quotas.quotas] == [("alice", (4e6, None, None))]
-    assert found.foreign == [foreign]
-    assert managed_by(QuotaTable(root), "elsewhere", held).foreign == [gone, foreign], "another cluster's sync wrote it"
-    assert lines_of_job(root, 0) is None, "there are no rates"
+    ours = [native_quota(user, producer_byte_rate=5.0) for user in ("gone", "alice")]
+    others = [native_quota("<default>", consumer_byte_rate=METERED), native_quota("bob", consumer_byte_rate=7e6)]
+    found = in_force(root, Cluster(), [*ours, *others])
+    assert [(one.user, one.bounds) for one in found.quotas.quotas if one.mode == "enforce"] == [
+        ("alice", (4e6, None, None))
+    ]
+    assert found.foreign == {EntryKey("bob", "", "consumer_byte_rate"): 7e6}
+    assert (found.root, found.scope, lines_of_job(found, 0)) == (root, "cluster", None), "there are no rates"
+    DeltaTable(table_uri(root, "quotas")).alter.set_table_properties({"kquota.scope": "broker"}, False)
+    assert in_force(root, Cluster()).scope == "broker"
+
+
+@pytest.mark.parametrize(
+    ("batches", "cluster", "is_given", "note"),
+    [
+        (0, Cluster(), False, ""),
+        (0, Cluster(topics=["quota.throttle.v1"]), False, "a job of kquota may manage this cluster"),
+        (0, Cluster(), True, "no job has run on the tables"),
+        (1, Cluster("elsewhere"), False, "are of the cluster here, and this one is elsewhere; they are left out"),
+    ],
+    ids=["imported", "a job's topic", "imported and asked for", "another cluster's job"],
+)
+def test_without_a_batch_of_this_cluster_the_quotas_are_the_brokers_own(
+    batches: int, cluster: Cluster, is_given: bool, note: str, tmp_path: Path
+) -> None:
+    root = managed_root(tmp_path, batches)
+    found = in_force(root, cluster, [native_quota("bob", consumer_byte_rate=7e6)], is_given=is_given)
+    assert ([one.user for one in found.quotas.quotas], found.root) == (["bob"], None)
+    assert note in found.note
+
+
+def test_tables_of_another_cluster_that_were_asked_for_and_a_lost_connection_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="and this one is elsewhere"):
+        in_force(managed_root(tmp_path), Cluster("elsewhere"), is_given=True)
+    with pytest.raises(ClusterUnreachable):
+        in_force(str(tmp_path / "none"), Cluster(topics=KafkaConnectionError("gone")))
+
+
+ROW: dict[str, Any] = {"broker_id": "", "quota_type": "producer_byte_rate", "window_ms": 11_000, "own_rate": 1.0}
+
+
+def test_the_job_s_lines_have_holds_of_its_records_and_say_who_is_exempt(tmp_path: Path) -> None:
+    root = managed_root(tmp_path)
+    alice = {"sensor_user": "alice", "sensor_client_id": "", "mode": "enforce", "level": 3, "bound": 4e6, "clients": 1}
+    rates = [{**ROW, **alice, "observed": 5e6}]
+    rates += [{**ROW, "user": user, "client_id": "x", "observed": 1.0} for user in ("vip", "bob")]
+    stored(root, "rates", RatesRow, *rates, as_of_ms=NOW_MS)
+    record = {**rates[0], "user": "alice", "client_id": None, "evaluated_at_ms": NOW_MS}
+    record |= {"action": "throttle", "cause": "violation", "decision_id": "d", "throttled_until_ms": NOW_MS + 9_000}
+    stored(root, "throttle_events", ThrottleEventRow, {**record, "throttle_time_ms": 9_000})
+    found = in_force(root, Cluster())
+    lines = lines_of_job(found, NOW_MS) or []
+    assert {(line.sensor.user, line.sensor.mode, line.held_until_ms) for line in lines} == {
+        ("alice", "enforce", NOW_MS + 9_000),
+        ("vip", "exempt", None),
+        ("bob", None, None),
+    }
+    assert lines_of_job(found, NOW_MS + 10_001) is None, "they are not of now"
+    for file in (tmp_path / "rates").rglob("*.parquet"):
+        file.unlink()
+    assert lines_of_job(found, NOW_MS) is None, "rates that cannot be read end no observation"
