@@ -195,6 +195,15 @@ def test_a_real_prometheus_reads_every_program_and_evaluates_every_rule(promethe
     wait_until(lambda: bool(prometheus.query('ALERTS{alertname="KquotaNearBound"}')), "the alert to be pending")
 
 
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.stem)
+def test_a_board_counts_a_hold_once_and_its_commands_are_of_one_user(board: Path) -> None:
+    found = json.loads(board.read_text("utf-8"))
+    assert "sum by (user, client_id) (rate(kquota_client_held_seconds" not in str(found), "it may be of two quota types"
+    several = {one["name"] for one in found["templating"]["list"] if one.get("multi") or one.get("includeAll")}
+    texts = [panel["options"]["content"] for panel in found["panels"] if panel["type"] == "text"]
+    assert not several & set(re.findall(r"\$(\w+)", " ".join(texts))), "All is no name"
+
+
 @pytest.mark.parametrize("expression", board_expressions())
 def test_an_expression_of_the_dashboard_shows_something(prometheus: Prometheus, expression: str) -> None:
     wait_until(lambda: bool(prometheus.query(expression)), f"a value of {expression}")
