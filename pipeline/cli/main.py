@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from pipeline.cli import meter, quota_edits, quotas, services, setup, tenants, throttles, what_if
+from pipeline.cli import meter, observe, quota_edits, quotas, services, setup, tenants, throttles, what_if
 from pipeline.cli.options import BootstrapServers, CommandConfig, ConfigFile, TablesRoot, unbundled
 from pipeline.cli.output import discard_output, print_what_it_can, remark, say
 from pipeline.command_line import carry_nothing, not_installed
@@ -37,7 +37,7 @@ Commands = Mapping[str, Callable[..., None] | Group]
 _COMMANDS: Final[Commands] = {
     "run": services.run,
     "demo": services.demo,
-    "observe": meter.observe,
+    "observe": observe.observe,
     "mode": setup.mode,
     "doctor": setup.doctor,
     "status": setup.status,

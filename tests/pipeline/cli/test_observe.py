@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.cli.meter import Progress, document_of, next_steps, print_view
+from pipeline.cli.observe import Progress, document_of, next_steps, print_view
 from pipeline.observe.findings import Findings
 from pipeline.observe.observation import Line, Sensor
 from pipeline.observe.sources import InForce, SourceState
