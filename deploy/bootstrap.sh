@@ -54,7 +54,7 @@ how_far() {
   case "$step" in
     packages)
       set -- "$venv"/lib/python*/site-packages/*.dist-info
-      echo ", $(du -sm "$tmp" | cut -f 1) MB fetched, $(($# < locked ? $# : locked)) of $locked in place"
+      echo ", $(du -sm "$tmp" 2>/dev/null | cut -f 1) MB fetched, $(($# < locked ? $# : locked)) of $locked in place"
       ;;
     jars) echo ", $(du -sm "$jar_cache" 2>/dev/null | cut -f 1) MB fetched" ;;
   esac

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
+from bench.pages import write_part
 from pipeline.cli.demo_console import DemoConsole, Means, lending_in
 from pipeline.clock import wall_ms
 from pipeline.command_line import shell_lines
@@ -288,6 +289,32 @@ def test_the_screen_fits_the_terminal_and_says_who_is_held_by_whom(width: int, h
         assert len(lines) <= height
         assert max(map(len, lines)) <= width
     assert sum(" throttle alice/etl " in line for line in lines) == {24: 2, 40: 7, 10: 0}[height]
+
+
+def test_the_page_shows_the_screen_of_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With RENEW_PAGES=1 it is written there."""
+    page, marks, now = ROOT / "docs" / "try.md", ("<!-- screen -->", "<!-- /screen -->"), [0.0]
+    at_ms = wall_ms()
+    monkeypatch.setattr("pipeline.cli.demo_console.time", Mock(monotonic=lambda: now[0]))
+    monkeypatch.setattr("pipeline.cli.demo_console.wall_ms", lambda: at_ms + 58_500)
+    monkeypatch.setattr(f"{__name__}.wall_ms", lambda: at_ms)
+    console = console_with_records(tmp_path, "alice/etl", watched=True)
+    console.listeners().report(Mock(facts=Mock(good_count=1_783, dead_count=0)))
+    lends = Tenant("mobile", ("mobile-*",), (), (120e3, None, None), (12e3, None, None), lend=True)
+    gauges, lent = gauges_of([], lends), {"tenant": "mobile", "own_bound": 60e3, "sensor_client_id": "", "clients": 1}
+    console.listeners().began(gauges)
+    first, second = (113e3, 202e3, 85.8e3, 42e3), (147.2e3, 188.1e3, 90e3, 45.7e3)
+    for now[0], (alice, erp, ios, billing) in ((0.0, first), (72.0, second)):
+        members = [rate("mobile-ios", "app", ios, 90e3, **lent), rate("mobile-android", "app", 6e3, 90e3, **lent)]
+        others = [rate("alice", "etl", alice, 100e3), rate("erp", "exporter", erp, 200e3, broker_held_share=0.317)]
+        rows = [*others, *members, rate("billing", "invoices", billing, 60e3)]
+        gauges.rates.rows = pa.Table.from_pylist(rows, COLUMNS)
+        screen = console.screen(160, 40, "Ctrl-C ends it", []).plain.splitlines()
+    wanted = ("the page:", "client ", "alice/etl", EXPORTER, "mobile-ios/app", "billing/", "mean/quota", "mobile lends")
+    shown = "\n".join(line.rstrip() for line in screen if line.startswith(wanted))
+    if os.environ.get("RENEW_PAGES") == "1":
+        write_part(page, *marks, f"```text\n{shown}\n```")
+    assert f"{marks[0]}\n\n```text\n{shown}\n```\n\n{marks[1]}" in page.read_text("utf-8")
 
 
 def test_the_mean_begins_with_the_first_full_window_and_counts_silence_as_nothing() -> None:
