@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 
 from pipeline.job.job_run import Upkeep
 from pipeline.stream.job_tables import WRITTEN_BY_THE_JOB, RollUps
-from pipeline.tables.layout import TABLES
 from tests.faults.generator import RATES, Content
 from tests.faults.hand_job import HandJob
 
@@ -78,9 +77,9 @@ class Day:
         job, found = self.job, Counter[str]()
         found["memory, MB"] = int(Path("/proc/self/statm").read_text().split()[1]) * 4_096 // 1_000_000
         found["held"], found["sensors"] = len(job.purgatory), job.decider._engine.num_sensors
-        for name in TABLES:
+        for name in WRITTEN_BY_THE_JOB:
             table = DeltaTable(self._uri(name))
-            found[f"rows of {name}"] = table.count() if name in WRITTEN_BY_THE_JOB else 0
+            found[f"rows of {name}"] = table.count()
             found["data files"] += sum(1 for _ in Path(self._uri(name)).rglob("*.parquet"))
             found["log files"] += sum(1 for _ in Path(self._uri(name), "_delta_log").iterdir())
         return found
