@@ -6,7 +6,7 @@
     2  user and default client-id    5  default user and default client-id    8  default client-id
     3  user                          6  default user
 
-Kafka 4.3.1 resolves each quota type on its own, in three steps:
+Kafka 4.4.0 resolves each quota type on its own, in three steps:
 
 1. It looks at which levels have a quota of this type at all. If all of them name the same parts (only users, only
    client-ids, or only pairs), these parts are the tags of every sensor, whether its client has a quota or not. If no

@@ -4,11 +4,11 @@ kB, MB and GB are 1000, 1000² and 1000³ bytes; KiB, MiB and GiB are 1024, 1024
 are refused, because one reader takes them for thousands of bytes, another for 1024, a third for bits. A bound without a
 unit is read as Kafka's tools read it.
 
-Which bounds are refused, and in which words, is the rule of Kafka 4.3.1's controller (`ClientQuotaControlManager`): a
-bound is above 0; a byte rate fits into a LONG and is an integer within 1e-6. That tolerance has one side: a value just
-above an integer is taken, one just below is not. Two rules are added. A bound must be finite: Kafka stores NaN, which
-violates every quota and throttles by 0 ms, and an infinite percentage, which bounds nothing. And a percentage must be
-below 1e19, as the constraints of the table demand.
+Which bounds are refused, and in which words, is the rule of Kafka 4.4.0's controller (`ClientQuotaControlManager`): a
+bound is finite and above 0; a byte rate fits into a LONG and is an integer within 1e-6. That tolerance has one side: a
+value just above an integer is taken, one just below is not. Before 4.4 Kafka also stored NaN, which violates every
+quota and throttles by 0 ms, and an infinite percentage. One rule is added: a percentage must be below 1e19, as the
+constraints of the table demand.
 """
 
 import json

@@ -9,7 +9,7 @@ stop after `--requests` or `--limit-seconds`.
 
     0.8.2 design      watch lists and a heap of requests, purged by the rule of 0.8.2
     object by object  our DelayedOperationPurgatory over the timing wheel: one Python thread, as for the 0.8 design
-    Kafka 4.3.1       its DelayedOperationPurgatory on the JVM: threads for arrivals, completions, expiry and executor
+    Kafka             its DelayedOperationPurgatory on the JVM: threads for arrivals, completions, expiry and executor
     batches           our batch wheel and watch lists in arrays, one thread, one batch per millisecond of arrivals
 
 A design has kept up if the share of time-outs differs by at most a quarter from what the latencies demand. "Not paced"
@@ -22,7 +22,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from bench.machine import arguments
+from bench.machine import KAFKA_VERSION, arguments
 from bench.pages import row, table
 from bench.purgatory.designs import (
     CASES,
@@ -42,7 +42,7 @@ JVM_PACED: Final = (50_000.0, 100_000.0, 200_000.0, 400_000.0, 800_000.0, math.i
 BATCH_PACED: Final = (100_000.0, 400_000.0, 800_000.0, 1_600_000.0, 3_200_000.0, 6_400_000.0)
 OLD: Final = "0.8.2 design, Python"
 NEW: Final = "ours, object by object"
-KAFKA: Final = "Kafka 4.3.1, JVM"
+KAFKA: Final = f"Kafka {KAFKA_VERSION}, JVM"
 BATCHES: Final = "ours, batches of 1 ms, one thread"
 
 

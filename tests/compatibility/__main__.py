@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
+from bench.machine import KAFKA_VERSION
 from bench.pages import row
-from tests.compatibility.kafka_jars import NEWEST_JAVA, RELEASES
+from tests.compatibility.kafka_jars import LOCKED, NEWEST_JAVA, RELEASES
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "compatibility.md"
@@ -65,7 +66,7 @@ def merge(found: Mapping[str, str]) -> str:
 def kafka() -> Iterator[Cells]:
     found = outcomes(Path(sys.executable), ["tests/compatibility/test_brokers.py"], {})
     tried = ("topics_are_created", "of_a_transaction", "native_quotas", "equal_sums", "job_throttles")
-    for release, version in {**RELEASES, "4.3": "4.3.1"}.items():
+    for release, version in {**RELEASES, LOCKED: KAFKA_VERSION}.items():
         cells = (
             next((outcome for name, outcome in found.items() if one in name and f"[{release}]" in name), "no test ran")
             for one in tried

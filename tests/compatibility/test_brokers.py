@@ -16,7 +16,7 @@ from pipeline.cluster.topics import check_topics, create_topics, topic_specs
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.java import find_java, find_jdk
 from pipeline.meter.reporter import REPORTER_JAR
-from tests.compatibility.kafka_jars import NEWEST_JAVA, RELEASES, kafka_jars
+from tests.compatibility.kafka_jars import LOCKED, NEWEST_JAVA, RELEASES, kafka_jars
 from tests.integration.running_job import running_job, usage
 from tests.integration.throttle_job import ThrottleJob
 from tests.pipeline.brokers.quota_broker import values_in
@@ -26,14 +26,12 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-THE_LOCKED_ONE = "4.3"
 
-
-@pytest.fixture(scope="module", params=[*RELEASES, THE_LOCKED_ONE])
+@pytest.fixture(scope="module", params=[*RELEASES, LOCKED])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     make_reporter(REPORTER_JAR)
     release = request.param
-    jars = () if release == THE_LOCKED_ONE else kafka_jars(release)
+    jars = () if release == LOCKED else kafka_jars(release)
     newest = NEWEST_JAVA.get(release)
     java = find_java() if newest is None else find_jdk()
     if newest is not None and (java is None or java.version > newest):

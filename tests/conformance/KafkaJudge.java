@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
 import java.net.InetAddress;
 import java.nio.charset.StandardCharsets;
@@ -11,7 +12,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.function.Supplier;
-import kafka.server.ClientRequestQuotaManager;
 import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.common.metrics.Quota;
@@ -36,7 +36,7 @@ public final class KafkaJudge {
     private final ClientQuotaManager manager;
     private final boolean requestTime;
 
-    private KafkaJudge(JsonNode session) {
+    private KafkaJudge(JsonNode session) throws ReflectiveOperationException {
         int windowSeconds = session.get("sample_window_ms").asInt() / 1000;
         ClientQuotaManagerConfig config =
                 new ClientQuotaManagerConfig(session.get("num_samples").asInt(), windowSeconds);
@@ -44,7 +44,8 @@ public final class KafkaJudge {
         String quotaType = session.get("quota_type").asText();
         requestTime = quotaType.equals("request_percentage");
         if (requestTime) {
-            manager = new ClientRequestQuotaManager(config, metrics, clock, "", Optional.empty());
+            Constructor<?> constructor = requestQuotas().getConstructors()[0];
+            manager = (ClientQuotaManager) constructor.newInstance(config, metrics, clock, "", Optional.empty());
         } else {
             QuotaType type = quotaType.equals("producer_byte_rate") ? QuotaType.PRODUCE : QuotaType.FETCH;
             manager = new ClientQuotaManager(config, metrics, type, clock, "");
@@ -106,9 +107,18 @@ public final class KafkaJudge {
         return value == null || value.isNull() ? Optional.empty() : Optional.of(value.asText());
     }
 
+    /** The class that 4.4 has moved. */
+    private static Class<?> requestQuotas() throws ClassNotFoundException {
+        try {
+            return Class.forName("org.apache.kafka.server.quota.ClientRequestQuotaManager");
+        } catch (ClassNotFoundException older) {
+            return Class.forName("kafka.server.ClientRequestQuotaManager");
+        }
+    }
+
     /** Kafka's own conversion; private there, and called with a request that only a broker can make. */
     private double percent(long timeNs) throws ReflectiveOperationException {
-        Method conversion = ClientRequestQuotaManager.class.getDeclaredMethod("nanosToPercentage", long.class);
+        Method conversion = requestQuotas().getDeclaredMethod("nanosToPercentage", long.class);
         conversion.setAccessible(true);
         return (double) conversion.invoke(manager, timeNs);
     }

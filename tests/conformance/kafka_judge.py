@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -25,10 +26,13 @@ JVM_OPTIONS: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class KafkaJudge:
-    """A JVM with Kafka's quota managers, for any number of sessions, in a `with` block; `java` has a compiler."""
+    """A JVM with Kafka's quota managers, for any number of sessions, in a `with` block; `java` has a compiler.
 
-    def __init__(self, java: Java) -> None:
-        class_path = os.pathsep.join(map(str, broker_classpath()))
+    * `jars`: of another release than that of the locked broker.
+    """
+
+    def __init__(self, java: Java, jars: Sequence[Path] = ()) -> None:
+        class_path = os.pathsep.join(map(str, jars or broker_classpath()))
         command: list[str | Path] = [java.executable, *JVM_OPTIONS, "-cp", class_path, DRIVER]
         self._jvm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
 

@@ -4,10 +4,10 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
-import org.apache.kafka.common.utils.Exit;
+import org.apache.kafka.common.utils.internals.Exit;
 
 /**
- * Runs kafka.admin.ConfigCommand for each line of standard input (arguments separated by tabs), all in one JVM, and
+ * Runs org.apache.kafka.tools.ConfigCommand for each line of standard input (arguments separated by tabs), all in one JVM, and
  * answers with a line of exit code, standard output and standard error, the last two as base64.
  */
 public class ConfigCommands {
@@ -35,7 +35,7 @@ public class ConfigCommands {
                 throw new Ended();
             });
             try {
-                kafka.admin.ConfigCommand.main(line.split("\t", -1));
+                org.apache.kafka.tools.ConfigCommand.main(line.split("\t", -1));
             } catch (Ended ended) {
                 // answered above
             }

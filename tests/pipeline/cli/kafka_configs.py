@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.jvm.jars import broker_classpath
 from pipeline.jvm.java import Java, find_jdk
+from tests.compatibility.kafka_jars import tools_jars
 
 HERE: Final = Path(__file__).parent
 LINES: Final = HERE / "golden" / "kafka_configs.txt"
@@ -32,10 +33,10 @@ def command_lines() -> list[list[str]]:
 
 
 class KafkaConfigs:
-    """ConfigCommand from the broker's jars, in one JVM for all command lines. Use it in a `with` block."""
+    """ConfigCommand of the broker's release, in one JVM for all command lines. Use it in a `with` block."""
 
     def __init__(self, jdk: Java) -> None:
-        classpath = ":".join(map(str, broker_classpath()))
+        classpath = ":".join(map(str, (*broker_classpath(), *tools_jars())))
         program = str(HERE / "ConfigCommands.java")
         command = [str(jdk.executable), "-XX:TieredStopAtLevel=1", "-cp", classpath, program]
         self._jvm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

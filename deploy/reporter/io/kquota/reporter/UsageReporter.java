@@ -1,6 +1,8 @@
 package io.kquota.reporter;
 
 import java.lang.management.ManagementFactory;
+import java.net.URLDecoder;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Collections;
 import java.util.HashMap;
@@ -24,7 +26,6 @@ import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.MetricsReporter;
-import org.apache.kafka.common.utils.Sanitizer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -331,7 +332,7 @@ public final class UsageReporter implements MetricsReporter, UsageReporterMXBean
 
     private static String userOf(String tag) {
         try {
-            return tag == null ? "" : Sanitizer.desanitize(tag);
+            return tag == null ? "" : URLDecoder.decode(tag, StandardCharsets.UTF_8);
         } catch (RuntimeException failure) {
             return tag; // of a plug-in that does not write names as Kafka does
         }
