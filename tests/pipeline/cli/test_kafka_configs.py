@@ -11,16 +11,14 @@ from tests.pipeline.cli.kafka_configs import KafkaConfigs, command_lines, config
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 from tests.waiting import wait_until
 
-# Parts of Kafka's messages about things that kquota does not have, or about Java.
+# Parts of Kafka's messages about things that kquota does not have.
 NOT_OURS: Final = (
-    (r"^requirement failed: ", ""),
     (r" and SCRAM credential", ""),
     (r" using --bootstrap-server", ""),
-    (r"(?:Set|ArrayBuffer)\((.*)\)$", r"\1"),
     (r", brokers or ips$", ""),
     (r"  +", " "),
     (r"\.$", ""),
-    (r"one of topics, clients, users, .* argument$", "one of users, clients"),
+    (r"one of .*topics, clients, users, .* argument$", "one of users, clients"),
 )
 EMPTY_NAME: Final = "--alter --entity-type users --entity-name '' --add-config consumer_byte_rate=77"
 # Lines where kquota differs on purpose, and its answer; docs/quotas.md says why.
@@ -29,8 +27,6 @@ DIFFERENT: Final = {
     "--alter --user alice --add-config producer_byte_rate=5 --delete-config producer_byte_rate": (
         "--add-config sets and --delete-config deletes producer_byte_rate"
     ),
-    "--alter --user alice --add-config producer_byte_rate=NaN": "producer_byte_rate must be a finite number; got NaN",
-    "--alter --user alice --add-config request_percentage=Infinity": "must be a finite number; got Infinity",
     "--alter --user alice --add-config controller_mutation_rate=5": "Unexpected config names: controller_mutation_rate",
     "--alter --entity-type topics --entity-name x --add-config producer_byte_rate=5": "Invalid entity type topics",
     "--alter --user fay --delete-config producer_byte_rate,producer_byte_rate": "producer_byte_rate more than once",
