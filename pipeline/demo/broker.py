@@ -384,13 +384,14 @@ class EmbeddedBroker:
         return found if isinstance(found, dict) else {}
 
     def _start_failed(self, reason: str) -> PipelineError:
-        for path in (self.server_log_path, self._console):
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-            failures = [line for line in lines if "ERROR" in line or "FATAL" in line or "xception" in line]
-            if failures or lines:
-                cause = f"; its log ends with: {' | '.join((failures or lines)[-3:])[:600]}"
-                return PipelineError(f"the embedded broker {reason}{cause}", f"tail -n 50 {quote(str(path))}")
-        return PipelineError(f"the embedded broker {reason}", f"tail -n 50 {quote(str(self._console))}")
+        logs = [path for path in (self.server_log_path, self._console) if path.exists()]
+        said = {path: path.read_text(encoding="utf-8", errors="replace").splitlines() for path in logs}
+        words = ("ERROR", "FATAL", "xception")
+        failures = {path: [line for line in said[path] if any(word in line for word in words)] for path in logs}
+        found = (one for lines_of in (failures, said) for one in lines_of.items() if one[1])
+        path, lines = next(found, (self._console, []))
+        cause = f"; its log ends with: {' | '.join(lines[-3:])[:600]}" if lines else ""
+        return PipelineError(f"the embedded broker {reason}{cause}", f"tail -n 50 {quote(str(path))}")
 
 
 def plain_sign_in(bootstrap_servers: str, user: str, password: str) -> dict[str, str]:
