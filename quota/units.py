@@ -124,8 +124,10 @@ def rate_text(quota_type: str, value: float) -> str:
     return f"{whole}.{tenth} {name}"
 
 
-def against_bound(quota_type: str, observed: float, bound: float) -> str:
+def against_bound(quota_type: str, observed: float, bound: float, *, is_named: bool = True) -> str:
     """O and T in the unit of T, with as many decimals as show that O is larger: "O 5.2 > T 1.0 MB/s".
+
+    Where not `is_named`, without the letters.
 
     >>> against_bound("producer_byte_rate", 100_030.0, 100_000.0)
     'O 100.03 > T 100.00 kB/s'
@@ -133,7 +135,8 @@ def against_bound(quota_type: str, observed: float, bound: float) -> str:
     (unit, size), is_over = rate_unit(quota_type, bound), observed > bound
     pairs = ((f"{observed / size:.{digits}f}", f"{bound / size:.{digits}f}") for digits in range(1, 20))
     one, other = next((pair for pair in pairs if not is_over or pair[0] != pair[1]), (observed, bound))
-    return f"O {one} {'>' if is_over else '≤'} T {other} {unit}"
+    o, t = ("O ", "T ") if is_named else ("", "")
+    return f"{o}{one} {'>' if is_over else '≤'} {t}{other} {unit}"
 
 
 def bound_text(quota_type: str, value: float) -> str:

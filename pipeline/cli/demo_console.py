@@ -3,6 +3,7 @@
 Its figures are those of the table `rates` and of the throttle records, which the job hands over.
 """
 
+import logging
 import math
 import time
 import weakref
@@ -20,7 +21,7 @@ from rich.text import Text
 
 from pipeline.cli.output import Layout, fitted, remark, say
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
-from pipeline.command_line import shell_lines
+from pipeline.command_line import path_text, shell_lines
 from pipeline.demo.folder import DEMO_CLIENTS, STOCK_CLIENTS, DemoClient, DemoFolder, at_the_end, while_it_runs
 from pipeline.job.metrics import Listeners, RunGauges
 from pipeline.stream.micro_batch import BatchReport
@@ -45,7 +46,7 @@ _TABLE: Final = Layout(
     names=frozenset(),
 )
 _NONE: Final = "–"
-_LEGEND: Final = "mean/quota: about 1.00 is right for a client that wants more; others are below"
+_LEGEND: Final = "mean/quota: about 1.00 is right for who wants more; what is lent comes on top"
 _RELEASED: Final = {
     "expired": "has waited long enough",
     "quota_changed": "its quota was changed",
@@ -53,6 +54,8 @@ _RELEASED: Final = {
 }
 
 Row = Mapping[str, Any]
+
+log = logging.getLogger(__name__)
 
 
 class DemoConsole:
@@ -97,7 +100,10 @@ class DemoConsole:
 
         def keep(show: Callable[[], None]) -> None:
             while not over.wait(1.0):
-                show()
+                try:
+                    show()
+                except Exception:
+                    log.warning("the demo could not be shown", exc_info=True)
 
         if not self._watched:
             with _thread(keep, lambda: self._break_silence(is_stopping()), over):
@@ -106,15 +112,20 @@ class DemoConsole:
 
         def redrawn() -> Text:
             commands = [] if over.is_set() else shell_lines(while_it_runs("program"))
+            commands = [part for one in commands for part in wrap(one, console.width, break_long_words=False)]
             note = "stopping" if is_stopping() else "Ctrl-C ends it"
             return self.screen(console.width, console.height, note, commands)
 
-        with (
-            self._folder.demo_log.open("w", encoding="utf-8") as self._log_file,
-            Live(redrawn(), console=console, screen=True, auto_refresh=False) as live,
-            _thread(keep, lambda: live.update(redrawn(), refresh=True), over),
-        ):
-            yield
+        try:
+            with (
+                self._folder.demo_log.open("w", encoding="utf-8") as self._log_file,
+                Live(redrawn(), console=console, screen=True, auto_refresh=False) as live,
+                _thread(keep, lambda: live.update(redrawn(), refresh=True), over),
+            ):
+                yield
+        except Exception:
+            remark(*self._log, f"the whole log: {path_text(self._folder.demo_log)}")
+            raise
         console.print(redrawn(), no_wrap=True, overflow="crop")
 
     def write(self, text: str) -> None:
@@ -312,7 +323,7 @@ def _why(row: Row) -> str:
         return waits
     if observed <= bound:
         return f"still owes {seconds(row['owed_ms'])}, {waits}"
-    return f"{against_bound(row['quota_type'], observed, bound).replace('O ', '').replace('T ', '')}, {waits}"
+    return f"{against_bound(row['quota_type'], observed, bound, is_named=False)}, {waits}"
 
 
 def lending_in(rates: pa.Table, tenants: Sequence[Tenant]) -> str | None:

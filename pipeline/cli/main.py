@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version as version_of
+from itertools import accumulate
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -35,13 +36,18 @@ class Group(NamedTuple):
 Commands = Mapping[str, Callable[..., None] | Group]
 
 _COMMANDS: Final[Commands] = {
-    "run": services.run,
-    "demo": services.demo,
-    "observe": observe.observe,
-    "mode": setup.mode,
-    "doctor": setup.doctor,
     "status": setup.status,
-    "gate": services.gate,
+    "throttles": Group(
+        "See who is throttled, and why.",
+        {
+            "list": throttles.list_,
+            "tail": throttles.tail,
+            "explain": throttles.explain,
+            "forgive": throttles.forgive,
+            "verify": throttles.verify,
+        },
+    ),
+    "observe": observe.observe,
     "dashboard": services.dashboard,
     "simulate": what_if.simulate,
     "what-if": what_if.what_if,
@@ -63,6 +69,7 @@ _COMMANDS: Final[Commands] = {
             "sync": quotas.sync,
         },
     ),
+    "mode": setup.mode,
     "tenants": Group(
         "See, edit, version and restore tenants: one bound for a team, lent inside it.",
         {
@@ -76,23 +83,9 @@ _COMMANDS: Final[Commands] = {
             "link": tenants.link,
         },
     ),
-    "throttles": Group(
-        "See who is throttled, and why.",
-        {
-            "list": throttles.list_,
-            "tail": throttles.tail,
-            "explain": throttles.explain,
-            "forgive": throttles.forgive,
-            "verify": throttles.verify,
-        },
-    ),
-    "tables": Group(
-        "Create the Delta tables of the pipeline; print SQL for views over them.",
-        {"create": setup.create_tables, "views": setup.views},
-    ),
-    "topics": Group(
-        "Create and check the topics of the pipeline.", {"create": setup.create_topics, "check": setup.check_topics}
-    ),
+    "run": services.run,
+    "demo": services.demo,
+    "gate": services.gate,
     "meter": Group(
         "Turn what a broker observes into usage events.",
         {
@@ -102,6 +95,14 @@ _COMMANDS: Final[Commands] = {
             "disable": meter.disable,
             "status": meter.status,
         },
+    ),
+    "doctor": setup.doctor,
+    "tables": Group(
+        "Create the Delta tables of the pipeline; print SQL for views over them.",
+        {"create": setup.create_tables, "views": setup.views},
+    ),
+    "topics": Group(
+        "Create and check the topics of the pipeline.", {"create": setup.create_topics, "check": setup.check_topics}
     ),
     "config": Group("Show the settings in force, or their schema.", {"show": setup.show, "schema": setup.schema}),
     "jars": Group(
@@ -121,33 +122,31 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-_PANELS: Final = {
-    "Look": ("status", "throttles", "observe", "dashboard", "simulate", "what-if"),
-    "Quotas": ("quotas", "mode"),
-    "Tenants": ("tenants",),
-    "Run": ("run", "demo", "gate", "meter"),
-    "Set up": ("doctor", "tables", "topics", "config", "jars"),
-}
-_PANEL_OF: Final = {name: panel for panel, names in _PANELS.items() for name in names}
+_PANELS: Final = {"status": "Look", "quotas": "Quotas", "tenants": "Tenants", "run": "Run", "doctor": "Set up"}
+"""The panels of the help, by the first command of each."""
+_PANEL_OF: Final = dict(
+    zip(_COMMANDS, accumulate(map(_PANELS.get, _COMMANDS), lambda panel, begun: begun or panel), strict=True)
+)
 
 
-class _InPanels(TyperGroup):
-    """The commands in the order of their panels."""
+class _InOrder(TyperGroup):
+    """The commands in their order; typer puts groups last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=[*_PANEL_OF].index)
+        return [name for name in _COMMANDS if name in super(_InOrder, self).list_commands(ctx)]
 
 
-def _add(commands: Commands, to: typer.Typer, panels: Mapping[str, str]) -> None:
+def _add(commands: Commands, to: typer.Typer, panel: str | None = None) -> None:
     for name, command in commands.items():
+        shown_in = panel if panel is None else _PANEL_OF[name]
         if isinstance(command, Group):
             group = typer.Typer(help=command.help, no_args_is_help=True)
-            _add(command.commands, group, {})
-            to.add_typer(group, name=name, rich_help_panel=panels.get(name))
+            _add(command.commands, group)
+            to.add_typer(group, name=name, rich_help_panel=shown_in)
         else:
             # -2h is an instant, not an option.
             settings = {"ignore_unknown_options": True} if command is quotas.at else None
-            to.command(name, context_settings=settings, rich_help_panel=panels.get(name))(unbundled(command))
+            to.command(name, context_settings=settings, rich_help_panel=shown_in)(unbundled(command))
 
 
 def _options(
@@ -165,14 +164,14 @@ def _options(
 def _app_of(commands: Commands) -> typer.Typer:
     found = typer.Typer(
         name="kquota",
-        cls=_InPanels,
+        cls=_InOrder,
         help="Client quotas for Kafka platforms, cluster-wide and explained.",
         no_args_is_help=True,
         add_completion=True,
         pretty_exceptions_enable=False,
     )
     found.callback()(_options)
-    _add(commands, found, _PANEL_OF)
+    _add(commands, found, "")
     return found
 
 

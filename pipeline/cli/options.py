@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from pipeline.cli.output import FORMATS, format_option, reader_has_gone, until_reader_goes
+from pipeline.cli.output import FORMATS, format_option, reader_has_gone, say, until_reader_goes
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
-from pipeline.errors import UsageError
+from pipeline.errors import Unreachable, UsageError
 from pipeline.settings.model import Settings, load_settings
 from pipeline.tables.object_store import reach_with
 from quota.entity import QUOTA_TYPES
@@ -58,6 +58,7 @@ def unbundled(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_options(context: typer.Context, **given: Any) -> None:
+        _take_options_before(context, given)
         values = {
             name: bundle.read(context, {option: given.pop(option) for option in bundle.options})
             for name, bundle in bundles.items()
@@ -67,6 +68,27 @@ def unbundled(command: Callable[..., None]) -> Callable[..., None]:
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_options
+
+
+def _take_options_before(context: typer.Context, given: dict[str, Any]) -> None:
+    """Put in what stands before the command, where the command line has it not after; refuse what it has no option for.
+
+    Raises:
+        UsageError: The command has no such option.
+    """
+    root = context.find_root()
+    for name in _SOURCES:
+        value, before = root.params.get(name), root.get_parameter_source(name)
+        after = context.get_parameter_source(name)
+        if value is None or (after is not None and after.name == "COMMANDLINE"):
+            continue
+        if name in given:
+            given[name] = value
+            if name in _VARIABLES:
+                carry(_VARIABLES[name], str(value))
+        elif before is not None and before.name == "COMMANDLINE":
+            msg = f"{context.command_path} has no option --{name.replace('_', '-')}"
+            raise UsageError(msg, "leave it out")
 
 
 # Where the settings come from.
@@ -154,19 +176,7 @@ class Source(NamedTuple):
 
 def source_of(*names: str) -> Bundle:
     """The options of a `Source`, by its fields, in the order of the help. They may stand before the command, too."""
-
-    def read(context: typer.Context, given: Mapping[str, Any]) -> Source:
-        before = context.find_root().params
-        found = dict(given)
-        for name in given:
-            source = context.get_parameter_source(name)
-            if (source is None or source.name != "COMMANDLINE") and before.get(name) is not None:
-                found[name] = before[name]
-                if name in _VARIABLES:
-                    carry(_VARIABLES[name], str(before[name]))
-        return Source(**found)
-
-    return Bundle({name: (_SOURCES[name], None) for name in names}, read)
+    return Bundle({name: (_SOURCES[name], None) for name in names}, lambda _context, given: Source(**given))
 
 
 FileSource = Annotated[Source, source_of("config")]
@@ -318,7 +328,10 @@ def _print_changes(show: Callable[[], None]) -> None:
         while not reader_has_gone():
             out, err = io.StringIO(), io.StringIO()
             with redirect_stdout(out), redirect_stderr(err), suppress(typer.Exit):
-                show()
+                try:
+                    show()
+                except Unreachable as exc:  # perhaps only for a moment
+                    say(f"kquota: {exc}")
             if out.getvalue() != last:
                 again = "\n" if last else ""
                 sys.stdout.write((_CLEAR if sys.stdout.isatty() else again) + out.getvalue())

@@ -52,6 +52,7 @@ from pipeline.tables.upkeep import UPKEEP_EVERY_SECONDS, clean, log_failures, me
 from pipeline.throttle.assembly import Enforcement, assemble
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.topic import KafkaThrottleTopic
+from quota.units import counted
 
 
 def take_over(
@@ -433,8 +434,9 @@ class JobRun:
     def _poll_quotas(self) -> None:
         snapshot = self._quotas.poll()
         if snapshot is not None:
-            counts = len(snapshot.quotas), len(snapshot.tenants)
-            log.info("quotas v%d, tenants v%d in force: %d entities, %d tenants", *snapshot.versions, *counts)
+            (version, of_tenants), tenants = snapshot.versions, len(snapshot.tenants)
+            more = f", tenants v{of_tenants}: {counted(tenants, 'tenant')}" if of_tenants >= 0 else ""
+            log.info("quotas v%d in force: %s%s", version, counted(len(snapshot.quotas), "row"), more)
         self._purgatory.quotas_changed(self._quotas.pin())
 
     def _check_topics(self) -> None:

@@ -328,6 +328,10 @@ def test_where_the_tables_are_may_stand_before_the_command_or_after_it(
     (tmp_path / "kquota.toml").write_text(f"[tables]\nroot = {json.dumps(root)}\n")
     monkeypatch.setenv("KQUOTA_CONFIG", str(tmp_path / "none.toml"))
     assert kquota("--config", str(tmp_path / "kquota.toml"), "quotas", "describe") == after
+    refused = kquota("--bootstrap-server", "broker:9092", "quotas", "describe", "--tables", root)
+    assert (refused.exit_code, "quotas describe has no option --bootstrap-server" in refused.stderr) == (2, True)
+    lines = kquota("--bootstrap-server", "broker:9092", "meter", "reporter", "--jar", str(tmp_path)).stdout
+    assert "bootstrap.servers=broker:9092" in lines
 
 
 def test_the_help_has_every_command_in_a_panel() -> None:
