@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version as version_of
-from itertools import accumulate
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -124,9 +123,11 @@ def print_version(wanted: bool) -> None:
 
 _PANELS: Final = {"status": "Look", "quotas": "Quotas", "tenants": "Tenants", "run": "Run", "doctor": "Set up"}
 """The panels of the help, by the first command of each."""
-_PANEL_OF: Final = dict(
-    zip(_COMMANDS, accumulate(map(_PANELS.get, _COMMANDS), lambda panel, begun: begun or panel), strict=True)
-)
+
+
+def _panel_of(command: str) -> str:
+    before = [*_COMMANDS][: [*_COMMANDS].index(command) + 1]
+    return next(panel for name in reversed(before) if (panel := _PANELS.get(name)))
 
 
 class _InOrder(TyperGroup):
@@ -136,9 +137,9 @@ class _InOrder(TyperGroup):
         return [name for name in _COMMANDS if name in super(_InOrder, self).list_commands(ctx)]
 
 
-def _add(commands: Commands, to: typer.Typer, panel: str | None = None) -> None:
+def _add(commands: Commands, to: typer.Typer, *, in_panels: bool = False) -> None:
     for name, command in commands.items():
-        shown_in = panel if panel is None else _PANEL_OF[name]
+        shown_in = _panel_of(name) if in_panels else None
         if isinstance(command, Group):
             group = typer.Typer(help=command.help, no_args_is_help=True)
             _add(command.commands, group)
@@ -171,7 +172,7 @@ def _app_of(commands: Commands) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     found.callback()(_options)
-    _add(commands, found, "")
+    _add(commands, found, in_panels=True)
     return found
 
 
