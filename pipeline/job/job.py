@@ -233,9 +233,11 @@ def step(name: str) -> Iterator[None]:
         while not over.wait(_QUIET_SECONDS):
             log.info("%s: %.0f s so far", name, perf_counter() - began)
 
-    Thread(target=break_silence, name="step", daemon=True).start()
+    thread = Thread(target=break_silence, name="step", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
+        thread.join()
     log.info("%s %.1f s", name, perf_counter() - began)

@@ -44,7 +44,7 @@ from pipeline.tables.port import TableWriter, table_uri
 from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
-from pipeline.tables.quotas.table import EditAudit, QuotaTable, TenantTable
+from pipeline.tables.quotas.table import QuotaTable, TenantTable
 from pipeline.throttle.assembly import assemble
 from pipeline.throttle.lifecycle import Throttles
 from pipeline.throttle.publisher import Marker, Publisher
@@ -57,14 +57,13 @@ from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.fakes.topic import MemoryTopic, TopicBroker
 from tests.faults.evidence import Evidence, Message, Quotas, Version, evidence_of
 from tests.faults.generator import OFFENDERS, RATES, Content
-from tests.faults.rig import rules_of
+from tests.faults.rig import AUDIT, rules_of
 from tests.faults.verdict import Rules, Verdict
 from tests.faults.verifier import verify
 from tests.throttle_records import message
 
 TOPIC: Final = "usage"
 JOB: Final = "hand"
-AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 
 
 class KilledTopic(MemoryTopic):
@@ -357,10 +356,22 @@ _STEP_MS: Final = 200
 _DOWN_MS: Final = 700
 
 
+class Pause:
+    """Stands in the place of an armed failpoint: the nth time, something else happens before the driver goes on."""
+
+    def __init__(self, name: str, nth: int, meanwhile: Callable[[], None]) -> None:
+        self.name, self._left, self._meanwhile = name, nth, meanwhile
+
+    def hit(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._meanwhile()
+
+
 @contextmanager
-def armed(point: str, nth: int = 1) -> Iterator[None]:
-    """Within the block a job dies when it comes to a failpoint for the nth time."""
-    with patch.object(failpoints, "_armed", Failpoint(f"{point}:{nth}:raise")):
+def armed(what: Failpoint | Pause | str | None) -> Iterator[None]:
+    """Within the block this is what happens at its failpoint; at one of this name a job dies the first time."""
+    with patch.object(failpoints, "_armed", Failpoint(f"{what}:1:raise") if isinstance(what, str) else what):
         yield
 
 

@@ -76,7 +76,7 @@ class Network:
 
     @contextmanager
     def cut(self, host: str) -> Iterator[None]:
-        """Nothing reaches the host or leaves it. Connections stay open, and nobody is told."""
+        """Nothing reaches the host or leaves it. Connections stay open: neither end learns of it."""
         _run(_IP, "-n", self._switch, "link", "set", host, "down")
         try:
             yield

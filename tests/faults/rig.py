@@ -62,7 +62,7 @@ BROKER = BrokerOptions(settings={"log.cleaner.enable": "false", "log.retention.c
 _DAY_SECONDS = 86_400
 _LONGEST_AHEAD_SECONDS = 7_200
 """No clock is set ahead so far; a run is shorter than a day without it."""
-_AUDIT = EditAudit("faults", "localhost", "0", "fault test")
+AUDIT = EditAudit("faults", "localhost", "0", "fault test")
 _TEAM = ("offender-0", "offender-1", "offender-2")
 _EDIT_SECONDS = 3.0
 
@@ -78,11 +78,11 @@ def edit_team(tenants: TenantTable, draw: random.Random) -> None:
     values: dict[str, Any] = {name: rate * draw.choice((0.5, 1.0, 2.0)) for name, rate in RATES.items()}
     values["lend"], values["ceiling"] = draw.choice(((False, None), (True, None), (True, None), (True, 1.5)))
     values["mode"] = "enforce" if draw.random() < 0.8 else "shadow"
-    tenants.alter([TenantChange("team", values, {"user_patterns": _TEAM})], _AUDIT)
+    tenants.alter([TenantChange("team", values, {"user_patterns": _TEAM})], AUDIT)
 
 
 def delete_team(tenants: TenantTable) -> None:
-    tenants.commit(lambda _: [], _AUDIT)
+    tenants.commit(lambda _: [], AUDIT)
 
 
 @dataclass
@@ -103,7 +103,7 @@ class Rig:
     def set_quotas(self, factor: float = 1.0, user: str = "<default>") -> None:
         table = QuotaTable(self.job.settings.tables.root)
         values = {name: rate * factor for name, rate in RATES.items()}
-        table.alter([QuotaChange(user=user, client_id="", values=values)], _AUDIT)
+        table.alter([QuotaChange(user=user, client_id="", values=values)], AUDIT)
 
     @contextmanager
     def team_edited(self, seed: int) -> Iterator[None]:

@@ -7,13 +7,11 @@ import subprocess
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from deltalake import DeltaTable
 
-from pipeline import failpoints
 from pipeline.errors import PipelineError, Refused
 from pipeline.failpoints import FAILPOINTS, FailpointReached
 from pipeline.tables.layout import create_missing
@@ -22,9 +20,8 @@ from pipeline.tables.quotas.tenants import TenantChange
 from schemas.names import ClientKey
 from tests.faults.check_tables import reading_of
 from tests.faults.generator import RATES
-from tests.faults.hand_job import AUDIT, HandJob, Load, armed, edit_during_the_next_batch, owed_by
-from tests.faults.rig import starts_in
-from tests.lives.life import Pause
+from tests.faults.hand_job import HandJob, Load, Pause, armed, edit_during_the_next_batch, owed_by
+from tests.faults.rig import AUDIT, starts_in
 from tests.pipeline.throttle.factories import clients
 
 
@@ -422,7 +419,7 @@ def test_a_tenant_that_is_edited_while_a_snapshot_is_stored_begins_at_rest(tmp_p
     load.send_burst()
     load.steps(2)
     job.clock.advance(job.settings.stream.sensor_state_interval_ms)
-    with patch.object(failpoints, "_armed", Pause("sensor_state.appended", 1, lambda: edit(0.5))):
+    with armed(Pause("sensor_state.appended", 1, lambda: edit(0.5))):
         load.step()
     load.send_burst()
     load.step(job.settings.stream.sensor_state_interval_ms)

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 @pytest.fixture(autouse=True)
 def _has_namespaces() -> None:
     try:
-        with Network(()):
+        with Network(("a",)) as one, one.inside("a"):
             pass
     except OSError as reason:
         pytest.skip(f"no network namespace can be made: {reason}")
@@ -22,4 +22,4 @@ def _has_namespaces() -> None:
 
 def test_a_job_whose_coordinator_is_cut_off_loses_and_repeats_nothing(tmp_path: Path) -> None:
     fetch()
-    assert play(["coordinator"], tmp_path, 11).problems == []
+    assert play(["coordinator"], tmp_path, 11).problems == []  # how late a caller went on is wall time: not here

@@ -6,11 +6,12 @@ demo's broker: a broker that is away for 3 s is fenced.
 
 import json
 import os
+import socket
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
@@ -28,7 +29,7 @@ from tests.faults.generator import QUIET_CLIENTS
 from tests.faults.network import Network
 from tests.faults.rig import Rig
 from tests.soak.small_disk import SmallDisk
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 BROKERS: Final = ("broker-1", "broker-2", "broker-3")
 JOB, CLIENTS = "job", "clients"
@@ -46,6 +47,7 @@ _SETTINGS: Final = {
 }
 _JAVA: Final = ("-Xms64m", "-Xmx256m")
 STOP_SECONDS: Final = 20.0
+_CONNECTION_SECONDS: Final = 2.0
 
 
 class Node:
@@ -53,7 +55,7 @@ class Node:
 
     def __init__(self, network: Network, number: int, folder: Path, cluster_id: str) -> None:
         self.host = BROKERS[number]
-        self._network, self._folder, self._cluster_id = network, folder, cluster_id
+        self._network, self._folder = network, folder
         voters = [f"{name}@{network.address(host)}:{_CONTROLLER_PORT}" for name, host in enumerate(BROKERS, 1)]
         own = f"PLAINTEXT://{network.address(self.host)}:{_PORT}"
         settings = {
@@ -71,11 +73,23 @@ class Node:
         properties = server_properties(folder / "data", {CONTROLLER: _CONTROLLER_PORT}, {}, settings)
         Path(self._config).write_text(properties, encoding="utf-8")
         self._process = self._spawn("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config")
+        self._is_formatted = False
 
     def start(self) -> None:
         """Start it, once its folder is formatted; returns at once."""
-        self._process.wait()
+        code = self._process.wait(PATIENCE_SECONDS)
+        assert self._is_formatted or code == 0, f"{self.host}: its folder is not formatted: {self.console}"
+        self._is_formatted = True
         self._process = self._spawn("kafka.Kafka")
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def console(self) -> str:
+        """All that its processes have printed."""
+        return (self._folder / "logs" / "console.log").read_text(encoding="utf-8")
 
     def stop(self) -> None:
         process.terminate(self._process, STOP_SECONDS)
@@ -114,6 +128,8 @@ class Scene:
         wait_until(self._is_whole, "all replicas of the cluster to be in sync")
 
     def _is_whole(self) -> bool:
+        for node in self.nodes:
+            assert not node.has_ended, f"{node.host} has ended: {node.console}"
         try:
             with self._admin() as admin:
                 members = [one for one in admin.describe_cluster()["brokers"] if not one["is_fenced"]]
@@ -135,9 +151,25 @@ class Scene:
 # The faults. Each returns when nothing is broken any more, that is the heal, and perhaps a note about it.
 
 
-def _cut(scene: Scene, host: str) -> None:
-    with scene.network.cut(host):
+def _reaches(scene: Scene, source: str, host: str) -> bool:
+    """Whether a connection from one host to a broker can be made."""
+    with scene.network.inside(source), suppress(OSError):
+        socket.create_connection((scene.network.address(host), _PORT), _CONNECTION_SECONDS).close()
+        return True
+    return False
+
+
+def _apart(scene: Scene, fault: AbstractContextManager[None], source: str, host: str) -> None:
+    """For the time of a fault, no connection from one host to a broker can be made that could be before."""
+    wait_until(lambda: _reaches(scene, source, host), "a connection before the fault")
+    with fault:
+        assert not _reaches(scene, source, host), f"{source} still reaches {host}"
         time.sleep(scene.cut_seconds)
+
+
+def _cut(scene: Scene, host: str) -> None:
+    source, broker = (JOB, BROKERS[0]) if host == JOB else (CLIENTS, host)
+    _apart(scene, scene.network.cut(host), source, broker)
 
 
 def cut_usage_leader(scene: Scene) -> None:
@@ -154,8 +186,8 @@ def cut_coordinator(scene: Scene) -> None:
 
 def mute_coordinator(scene: Scene) -> None:
     """The coordinator gets what the job asks, and does it; no answer comes back. For all others it is there."""
-    with scene.network.mute(scene.leader("__transaction_state").host, JOB):
-        time.sleep(scene.cut_seconds)
+    host = scene.leader("__transaction_state").host
+    _apart(scene, scene.network.mute(host, JOB), JOB, host)
 
 
 def cut_job(scene: Scene) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tests.lives.day import print_day
 from tests.lives.life import Life, Lived
 
-_TOLD = 8
+_SHOWN = 8
 
 
 def live(seed: int, hours: float) -> Lived:
@@ -58,7 +58,12 @@ def main() -> int:
             if lived.found:
                 failed.append(lived.seed)
                 repeat = f"python -m tests.lives --seeds {lived.seed} --hours {given.hours:g}"
-                print(*lived.found[:_TOLD], f"{len(lived.found)} differences; repeat: {repeat}", sep="\n", flush=True)  # noqa: T201
+                print(
+                    *lived.found[:_SHOWN],
+                    f"{len(lived.found)} differences; repeat: {repeat}",
+                    sep="\n",
+                    flush=True,
+                )  # noqa: T201
     for what, counts in (("happened", happened), ("compared", compared)):
         print(f"{what}:")  # noqa: T201
         for name, count in sorted(counts.items()):

@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from unittest.mock import patch
 
 import pyarrow as pa
 
-from pipeline import failpoints
 from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, TransactionFenced
 from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached
 from pipeline.tables.port import TableUnwritable, TableWriter
@@ -25,8 +23,8 @@ from quota.entity import DEFAULT
 from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.faults.evidence import TABLES, Evidence
 from tests.faults.generator import OFFENDERS, RATES, Content
-from tests.faults.hand_job import AUDIT, JOB, HandJob
-from tests.faults.rig import edit_team
+from tests.faults.hand_job import JOB, HandJob, Pause, armed
+from tests.faults.rig import AUDIT, edit_team
 from tests.faults.verifier import verify
 from tests.lives.clients import CALM, STEADY, Clients
 from tests.lives.laws import accounts, check_holds, check_ledger
@@ -80,18 +78,6 @@ class LivedJob(HandJob):
         writer = FaultyWriter(self.stored[name], JOB)
         writer.faults, writer.name = self.faults, name
         return writer
-
-
-class Pause:
-    """Stands in the place of an armed failpoint: the nth time, something else happens before the driver goes on."""
-
-    def __init__(self, name: str, nth: int, meanwhile: Callable[[], None]) -> None:
-        self.name, self._left, self._meanwhile = name, nth, meanwhile
-
-    def hit(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._meanwhile()
 
 
 @dataclass
@@ -203,13 +189,13 @@ class Life:
         point, nth = self._random.choice(list(FAILPOINTS)), self._random.choice((1, 1, 2, 5))
         draw = self._random.random()
         if draw < 0.25:
-            armed: Any = Pause(point, nth, lambda: self._let_another_take_over(point))
+            trouble: Failpoint | Pause | None = Pause(point, nth, lambda: self._let_another_take_over(point))
         elif draw < 0.5:
             point = self._random.choice(_WITHOUT_A_LOCK)
-            armed = Pause(point, nth, lambda: self._let_other_threads_run(point))
+            trouble = Pause(point, nth, lambda: self._let_other_threads_run(point))
         else:
-            armed = Failpoint(f"{point}:{nth}:raise")
-        with patch.object(failpoints, "_armed", armed), self._may_die():
+            trouble = Failpoint(f"{point}:{nth}:raise")
+        with armed(trouble), self._may_die():
             for _ in range(self._random.randrange(3, 12)):
                 if self._random.random() < 0.4:
                     self._random.choice(self._troubles)()
@@ -241,8 +227,7 @@ class Life:
                 self._edit()
             point = self._random.choice([name for name in FAILPOINTS if name.startswith("start.")])
             dies = self._random.random() < 0.2
-            armed = Failpoint(f"{point}:1:raise") if dies else None
-            with patch.object(failpoints, "_armed", armed), self._may_die():
+            with armed(Failpoint(f"{point}:1:raise") if dies else None), self._may_die():
                 try:
                     self._start(keeps_checkpoint)
                 except ClusterUnreachable:
@@ -361,7 +346,7 @@ class Life:
         first, second = self._job, copy.copy(self._job)
         if self._may_repeat_letters():
             return
-        with patch.object(failpoints, "_armed", None):
+        with armed(None):
             self._pass(self._random.choice((200, 2_000)))
             try:
                 second.start(with_checkpoint=False)

@@ -10,7 +10,7 @@ and what happens inside of one commit of a table, or of one broker.
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-MOST_ROWS, MOST_STARTS, MOST_FAULTS = 2, 1, 2  # starts: of a driver beside another one; alone it always may
+MOST_ROWS, MOST_STARTS, MOST_FAULTS = 2, 1, 2  # starts: of a driver while another one runs; alone it always may
 END: Final = -1  # a late EndTxn; a late TxnOffsetCommit is its marker
 
 
@@ -79,7 +79,7 @@ def put(world: World, i: int, driver: Driver, **changes: Any) -> World:
 
 
 def fenced(world: World) -> World:
-    """Nobody holds the newest producer; an open transaction is aborted, and what is late will be refused."""
+    """No driver holds the newest producer; an open transaction is aborted, and what is late will be refused."""
     one, other = (driver._replace(holds=False) if driver.holds else driver for driver in world.drivers)
     return world._replace(drivers=(one, other), state="", sent=(), pending=None, net=())
 

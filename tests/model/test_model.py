@@ -25,8 +25,12 @@ def test_without_a_guard_a_short_way_breaks_a_property_and_the_page_has_it(name:
     assert line_of(name, found) in PAGE.read_text(encoding="utf-8")
 
 
-def test_each_guard_is_in_the_code_and_its_planted_defect_is_there() -> None:
+WITHOUT_A_DEFECT = {"conditional", "raise", "store", "fence", "together", "renew"}
+"""Guards that no planted defect of one line takes away."""
+
+
+def test_each_guard_is_in_the_code_and_has_its_planted_defect_or_is_named_here() -> None:
     tree, sentences = Tree(), {defect.what for defect in DEFECTS}
     for guard in GUARDS.values():
         tree.planted(Defect("", guard.where, "lambda original, *a, **k: original(*a, **k)", ""))
-        assert guard.defect in {"", *sentences}
+    assert {name for name, guard in GUARDS.items() if guard.defect not in sentences} == WITHOUT_A_DEFECT

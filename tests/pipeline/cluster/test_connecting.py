@@ -99,7 +99,7 @@ def test_each_address_is_tried_though_one_takes_connections_and_never_answers(pr
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         addresses = ",".join(f"127.0.0.1:{server.getsockname()[1]}" for server in (one, other))
         with pytest.raises(ClusterUnreachable):
-            open_client(KafkaAdminClient, addresses, 2_000, **options)
+            open_client(KafkaAdminClient, addresses, 6_000, **options)
         for server in (one, other):
             server.settimeout(0)  # raises if none has come
             server.accept()[0].close()

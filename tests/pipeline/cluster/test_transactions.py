@@ -174,8 +174,10 @@ class Setting:
         self._network.close()
         comes_back = Timer(_AWAY_SECONDS, self._network.come_back)
         comes_back.start()
-        yield
-        comes_back.join()
+        try:
+            yield
+        finally:
+            comes_back.join()
 
     def writer(self) -> MarkedTransactions:
         """Another one, not opened yet."""

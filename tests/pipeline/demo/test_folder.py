@@ -224,11 +224,11 @@ def test_what_is_proposed_at_the_end_works(has_throttled: bool, played: tuple[De
 EXPORTER = "erp/exporter"
 
 
-def console_with_records(root: Path, *names: str, watched: bool = False) -> DemoConsole:
+def console_with_records(root: Path, *names: str, watched: bool = False, at_ms: int | None = None) -> DemoConsole:
     console = DemoConsole(DemoFolder(root), "http://127.0.0.1:8788/", watched)
     for number, name in enumerate(names):
         news = publications(violation(ClientKey("", *name.split("/")), throttle_time_ms=60_000))
-        console.listeners().announce(news.written(number, wall_ms()), 3)
+        console.listeners().announce(news.written(number, at_ms or wall_ms()), 3)
     return console
 
 
@@ -259,8 +259,12 @@ def rate(user: str, client_id: str, observed: float, bound: float, **others: Any
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 10)])
-def test_the_screen_fits_the_terminal_and_says_who_is_held_by_whom(width: int, height: int, tmp_path: Path) -> None:
-    console = console_with_records(tmp_path, *["alice/etl"] * 12, EXPORTER, watched=True)
+def test_the_screen_fits_the_terminal_and_says_who_is_held_by_whom(
+    width: int, height: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = wall_ms()
+    monkeypatch.setattr("pipeline.cli.demo_console.wall_ms", lambda: now_ms)
+    console = console_with_records(tmp_path, *["alice/etl"] * 12, EXPORTER, watched=True, at_ms=now_ms)
     commands = ["export X=1", "kquota a", "kquota b", "kquota c"]
     assert "starting" in console.screen(width, height, "Ctrl-C ends it", commands).plain
     mobile = Tenant("mobile", ("mobile-*",), (), (120e3, None, None), (12e3, None, None), lend=True)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.job.job_run import Upkeep, places_on_one_node, rest_ms
+from pipeline.errors import UsageError
+from pipeline.job.job_run import Upkeep, places_on_one_node, refuse_state_on_one_node, rest_ms
 from pipeline.settings.model import Settings, TablesSettings
 from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
@@ -172,3 +173,8 @@ SHARED = ["/mnt/kquota", "/mnt/kquota/check", "file:///mnt/kquota/check", "file:
 def test_a_path_is_on_one_node_unless_every_node_mounts_it(place: str, is_on_one_node: bool) -> None:
     found = list(places_on_one_node(settings(STORE, place)))
     assert found == ([("stream.checkpoint", place)] if is_on_one_node else [])
+
+
+def test_the_refusal_names_the_setting_and_the_place() -> None:
+    with pytest.raises(UsageError, match=r"^'tables\.root' tables is on one node's disk, .* 'spark\.shared_folders'"):
+        refuse_state_on_one_node(settings("tables", "checkpoint"))

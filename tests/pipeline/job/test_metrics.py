@@ -3,7 +3,8 @@
 import gc
 import logging
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,9 @@ from pipeline.job.metrics import (
     MOST_CLIENTS,
     AppendClocks,
     JobMetrics,
+    Listeners,
     ThrottledClients,
+    both,
     tenant_series,
 )
 from pipeline.stream.job_tables import RatesTable
@@ -94,6 +97,15 @@ def test_how_far_its_time_is_ahead_is_read_at_each_scrape(
     assert value(registry, "evaluated_ahead_seconds") == pytest.approx(ahead_seconds + back_ms / 1000)
     job.clock.advance(back_ms + 5_000)
     assert value(registry, "evaluated_ahead_seconds") == pytest.approx(ahead_seconds - 5)
+
+
+def test_how_far_the_clock_of_a_broker_is_behind(job: HandJob, registry: CollectorRegistry) -> None:
+    job.set_clocks(broker_by_ms=-15_000)
+    for _ in range(6):
+        job.send(b"[]")
+        job.clock.advance(500)
+        job.step()
+    assert value(registry, "partition_clock_behind_seconds", partition="0") == pytest.approx(15, abs=0.5)
 
 
 def test_records_are_counted_and_the_purgatory_is_asked_at_each_scrape(
@@ -226,6 +238,16 @@ def test_where_there_are_too_many_the_clients_that_are_held_or_throttled_most_ke
     found = listed(clients, 1_000)
     assert (found["when none is held"], found["user 1"], found.get("user 0")) == (1, 2, None)
     assert (len(found), found[""]) == (MOST_CLIENTS + 1, 2)
+
+
+def test_of_two_who_listen_both_hear_everything() -> None:
+    kinds = ("announce", "report", "committed", "began")
+    heard = [{kind: Mock() for kind in kinds} for _ in range(2)]
+    together = both(*(Listeners(**one) for one in heard))
+    together.announce(cast(Any, []), 1)
+    for kind in kinds[1:]:
+        getattr(together, kind)(None)
+    assert [one[kind].call_count for one in heard for kind in kinds] == [1] * 8
 
 
 # A broker whose clock is behind is known by the append times of its partitions; one that is right never is.

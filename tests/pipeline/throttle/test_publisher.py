@@ -144,7 +144,7 @@ def test_a_publisher_that_is_behind_stops_when_another_driver_has_the_tables(
     assert sequences(broker) == []
 
 
-def test_a_record_that_is_too_large_repeats_none_when_another_driver_takes_over_at_it() -> None:
+def test_a_record_that_is_too_large_repeats_none_when_another_driver_takes_over() -> None:
     class Followed(MemoryTopic):
         def publish(self, rows: pa.Table, marker: Marker) -> None:
             try:

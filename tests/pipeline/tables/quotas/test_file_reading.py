@@ -144,6 +144,13 @@ def test_every_mistake_of_a_tenant_is_reported_with_its_place(text: str, mistake
     assert [one[: len(told)] for one, told in zip(found, mistakes, strict=True)] == mistakes
 
 
+def test_the_fix_of_a_file_says_how_each_of_its_kinds_of_rows_is_written() -> None:
+    with pytest.raises(QuotaFileRefused) as refused:
+        from_text("quotas: [{user: 1}]\n--- {kind: Tenant, tenant: a}", "candidate.yaml")
+    assert refused.value.message.startswith("quotas and tenants of candidate.yaml are not")
+    assert all(f"; a {row} is written like" in refused.value.fix for row in ("quota", "tenant"))
+
+
 def test_a_bound_of_members_under_both_of_its_names_is_refused() -> None:
     both = "{kind: Tenant, tenant: a, member.producer_byte_rate: 1, member_producer_byte_rate: 2}"
     (mistake,) = mistakes_of(f"--- {both}")
