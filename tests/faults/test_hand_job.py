@@ -68,6 +68,29 @@ def test_a_job_killed_at_every_failpoint_in_turn(in_memory: bool, tmp_path: Path
     assert load.job.verdict(dict.fromkeys(checks, 11)).told() == []
 
 
+def test_a_job_that_lends_is_killed_and_the_level_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    load = Load(tmp_path, in_memory=True)
+
+    def lend(factor: float) -> None:
+        """Three offenders have what two of them have by their quotas, and lend it to each other."""
+        terms = {name: 2 * rate * factor for name, rate in RATES.items()} | {"lend": True}
+        patterns = [f"offender-{number}" for number in range(3)]
+        load.job.tenant_table.alter([TenantChange("team", terms, {"user_patterns": patterns})], AUDIT)
+
+    lend(1.0)
+    for number, point in enumerate([*FAILPOINTS, *FAILPOINTS]):
+        load.step()
+        if number % 4 == 1:
+            load.send_burst()
+        load.run_until_killed_at(point)
+        if number % 5 == 3:
+            lend(0.5 + number % 3)
+        load.job.start()
+    load.come_to_rest()
+    checks = ("usage", "decisions", "begins", "renewals", "releases", "topic", "pairs", "levels", "demands")
+    assert load.job.verdict(dict.fromkeys(checks, 5)).told() == []
+
+
 NOT_WAITED_FOR = ("usage", "batches", "decisions", "throttle_events", "sensor_state", "dead_letters")
 
 

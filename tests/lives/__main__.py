@@ -58,12 +58,8 @@ def main() -> int:
             if lived.found:
                 failed.append(lived.seed)
                 repeat = f"python -m tests.lives --seeds {lived.seed} --hours {given.hours:g}"
-                print(
-                    *lived.found[:_SHOWN],
-                    f"{len(lived.found)} differences; repeat: {repeat}",
-                    sep="\n",
-                    flush=True,
-                )  # noqa: T201
+                shown = [*lived.found[:_SHOWN], f"{len(lived.found)} differences; repeat: {repeat}"]
+                print(*shown, sep="\n", flush=True)  # noqa: T201
     for what, counts in (("happened", happened), ("compared", compared)):
         print(f"{what}:")  # noqa: T201
         for name, count in sorted(counts.items()):

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import resource
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -75,7 +76,7 @@ class Day:
         gc.collect()
         pa.default_memory_pool().release_unused()
         job, found = self.job, Counter[str]()
-        found["memory, MB"] = int(Path("/proc/self/statm").read_text().split()[1]) * 4_096 // 1_000_000
+        found["memory, MB"] = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() // 1_000_000
         found["held"], found["sensors"] = len(job.purgatory), job.decider._engine.num_sensors
         for name in WRITTEN_BY_THE_JOB:
             table = DeltaTable(self._uri(name))

@@ -8,22 +8,20 @@ import hashlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
-
-import pyarrow as pa
 
 from pipeline.errors import ClusterUnreachable, Conflict, PipelineError, TransactionFenced
 from pipeline.failpoints import FAILPOINTS, Failpoint, FailpointReached
 from pipeline.tables.port import TableUnwritable, TableWriter
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.entity import DEFAULT
-from tests.fakes.table import MemoryTable, MemoryWriter
 from tests.faults.evidence import TABLES, Evidence
 from tests.faults.generator import OFFENDERS, RATES, Content
-from tests.faults.hand_job import JOB, HandJob, Pause, armed
+from tests.faults.hand_job import HandJob, Pause, armed
 from tests.faults.rig import AUDIT, edit_team
 from tests.faults.verifier import verify
 from tests.lives.clients import CALM, STEADY, Clients
@@ -38,46 +36,34 @@ _WITHOUT_A_LOCK: Final = (
 """Failpoints of a batch at which other threads of the driver may go on."""
 
 
-class FaultyWriter(MemoryWriter):
-    """An append or a new epoch fails once where `faults` names the table: "before" it is stored, or "after"."""
-
-    faults: dict[str, str]
-    name: str
-
-    def append(self, rows: pa.Table, versions: Mapping[str, int], metadata: Mapping[str, str]) -> bool:
-        with self._fault():
-            return super().append(rows, versions, metadata)
-
-    def raise_epoch(self, epoch: int) -> None:
-        with self._fault():
-            super().raise_epoch(epoch)
-
-    @contextmanager
-    def _fault(self) -> Iterator[None]:
-        fault = self.faults.pop(self.name, None)
-        if fault == "before":
-            raise TableUnwritable(self.name, "no space left on device")
-        yield
-        if fault == "after":
-            raise TableUnwritable(self.name, "the answer was lost")
-
-
 class LivedJob(HandJob):
-    """A job by hand in memory, with tables that fail."""
+    """A job by hand, with tables that fail; in memory without a folder.
 
-    def __init__(self) -> None:
+    Attributes:
+        faults: The tables of which the next append or new epoch fails once: "before" it is stored, or "after".
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
         self.faults: dict[str, str] = {}
-        super().__init__(None, RATES)
-
-    @property
-    def stored(self) -> dict[str, MemoryTable]:
-        assert self._stored is not None
-        return self._stored
+        super().__init__(folder, RATES)
 
     def _open_writer(self, name: str) -> TableWriter:
-        writer = FaultyWriter(self.stored[name], JOB)
-        writer.faults, writer.name = self.faults, name
+        writer = super()._open_writer(name)
+        for act in ("append", "raise_epoch"):
+            setattr(writer, act, self._may_fail(name, getattr(writer, act)))
         return writer
+
+    def _may_fail(self, name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def acted(*what: Any) -> Any:
+            fault = self.faults.pop(name, None)
+            if fault == "before":
+                raise TableUnwritable(name, "no space left on device")
+            outcome = act(*what)
+            if fault == "after":
+                raise TableUnwritable(name, "the answer was lost")
+            return outcome
+
+        return acted
 
 
 @dataclass
@@ -94,17 +80,22 @@ class Lived:
 
 @dataclass
 class Life:
-    """A job, its clients and its trouble."""
+    """A job, its clients and its trouble.
+
+    Attributes:
+        folder: For its tables; None: all are in memory, which is many times as fast.
+    """
 
     seed: int
     hours: float
+    folder: Path | None = None
     happened: Counter[str] = field(default_factory=Counter)
     found: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
         self._content = Content(self.seed, garbage_share=0.05, skew_ms=2_000)
-        self._job = LivedJob()
+        self._job = LivedJob(self.folder)
         self._steps_clocks = self._random.random() < 0.4
         job, own = self._job, dict(RATES)
         job.quota_table.alter([QuotaChange(user, "", own) for user in STEADY], AUDIT)
@@ -241,10 +232,9 @@ class Life:
 
     def _may_repeat_letters(self) -> bool:
         """The only thing that a lost checkpoint may repeat: dead letters of a batch whose usage was not stored yet."""
-        query_id, stored = self._job.spark.query_id, self._job.stored
-        letters, usage, batches = (
-            stored[name].versions.get(query_id, -1) for name in ("dead_letters", "usage", "batches")
-        )
+        query_id, writers = self._job.spark.query_id, self._job.tables.writers
+        versions = (writers[name].recorded_version(query_id) for name in ("dead_letters", "usage", "batches"))
+        letters, usage, batches = (-1 if version is None else version for version in versions)
         return letters > max(usage, batches)
 
     def _start(self, keeps_checkpoint: bool) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline import failpoints
+from pipeline.failpoints import FailpointReached
 from pipeline.settings.model import EngineSettings
 from tests.faults.evidence import Message
 from tests.faults.generator import RATES
-from tests.faults.hand_job import HandJob
+from tests.faults.hand_job import HandJob, armed
 from tests.log_messages import messages_of
 
 FIVE_MINUTES_MS = 300_000
@@ -213,16 +213,14 @@ def test_another_number_of_samples_counts_stored_usage(tmp_path: Path, caplog: p
 
 @pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(4, 750), (8, 500)])
 def test_a_batch_cut_short_is_decided_with_the_settings_it_was_recorded_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_samples: int, sample_window_ms: int
+    tmp_path: Path, num_samples: int, sample_window_ms: int
 ) -> None:
     jobs = [with_samples(tmp_path / name, 4) for name in ("killed", "whole")]
     killed, whole = jobs
     for job in jobs:
         run(job, 20)
-    monkeypatch.setattr(failpoints, "_armed", failpoints.Failpoint("usage.appended:1:raise"))
-    with pytest.raises(failpoints.FailpointReached):
+    with armed("usage.appended"), pytest.raises(FailpointReached):
         run(killed, 1)
-    monkeypatch.setattr(failpoints, "_armed", None)
     run(whole, 1)
     with_engine(killed, num_samples, sample_window_ms)
     killed.start()

@@ -26,6 +26,8 @@ from pipeline.tables.quotas.table import EditedTable, QuotaTable, RowsChanger, T
 from quota.entity import QUOTA_TYPES
 from quota.units import bound_mistake
 from schemas.arrow import arrow_schema
+from tests.fakes.clock import ManualClock
+from tests.fakes.quotas import MemoryQuotas, MemoryTenants
 from tests.pipeline.tables.factories import AUDIT, bound, new_table, quota_table, tenant
 from tests.touched_tables import add_columns
 
@@ -55,8 +57,11 @@ class Edited:
 
     name: str
     root: Path
+    in_memory: EditedTable[Any] | None = None
 
     def open(self, lock_timeout_seconds: float = 10.0) -> EditedTable[Any]:
+        if self.in_memory is not None:
+            return self.in_memory
         return TABLES[self.name][0](str(self.root), lock_timeout_seconds)
 
     @property
@@ -86,6 +91,49 @@ class Edited:
 def edited(request: pytest.FixtureRequest, tmp_path: Path) -> Edited:
     new_table(tmp_path, request.param)
     return Edited(request.param, tmp_path)
+
+
+@pytest.fixture(params=["quotas", "tenants", "memory quotas", "memory tenants"])
+def edited_or_fake(request: pytest.FixtureRequest, tmp_path: Path) -> Edited:
+    """A table, or what stands for it in jobs by hand."""
+    place, _, name = request.param.rpartition(" ")
+    if not place:
+        new_table(tmp_path, name)
+        return Edited(name, tmp_path)
+    return Edited(name, tmp_path, (MemoryQuotas if name == "quotas" else MemoryTenants)(ManualClock()))
+
+
+def test_an_edit_is_stored_in_order_as_the_next_version_and_old_ones_stay(edited_or_fake: Edited) -> None:
+    edited, table = edited_or_fake, edited_or_fake.open()
+    first = table.version()
+    assert edited.set(bob=2.0, alice=1.0) == table.version() == first + 1
+    assert edited.set(alice=1.0) == first + 1, "nothing has changed"
+    edited.set(alice=3.0, bob=None)
+    read = [[row[edited.key] for row in table.read(first + number).rows] for number in range(3)]
+    assert read == [[], ["alice", "bob"], ["alice"]]
+    assert table.read() == table.read(first + 2)
+    assert table.read().rows == (edited.row("alice", 3.0),)
+
+
+def test_a_refused_edit_changes_nothing_and_an_edit_for_another_version_is_a_conflict(edited_or_fake: Edited) -> None:
+    edited, table = edited_or_fake, edited_or_fake.open()
+    version = edited.set(alice=1.0)
+    with pytest.raises(Refused, match=r"producer_byte_rate cannot be a fractional value; got 1\.5"):
+        edited.set(alice=1.5)
+    with pytest.raises(Conflict):
+        table.commit(lambda _: [], AUDIT, if_version=version - 1)
+    assert (table.version(), edited.rates()) == (version, {"alice": 1.0})
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_what_is_forgiven_is_a_version_without_a_change_of_rows(in_memory: bool, tmp_path: Path) -> None:
+    table = MemoryQuotas(ManualClock()) if in_memory else quota_table(tmp_path)
+    version = table.alter([bound("alice", 1.0)], AUDIT)
+    before = table.read()
+    assert table.commit(lambda rows: rows, AUDIT, forgives=[("bob", "")]).version == version + 1
+    assert (table.read().rows, list(table.read().forgiven)) == (before.rows, [("bob", "")])
+    table.alter([QuotaChange("alice", "", remove=True)], AUDIT)
+    assert (table.read().rows, list(table.read().forgiven)) == ((), [("bob", "")])
 
 
 def test_columns_that_others_have_added_keep_their_values_and_are_null_in_new_rows(edited: Edited) -> None:
