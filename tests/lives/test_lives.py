@@ -12,7 +12,7 @@ import pytest
 from tests.lives.life import Life
 
 AT_LEAST = {"levels": 2, "demands": 5, "renewals": 100, "forgiven": 1, "gates": 300, "debts by the integral": 150}
-"""What must have been compared in ten lives; the least of seeds 1 to 20 is twice as much and more."""
+"""What must have been compared in ten lives; the least of seeds 1 to 20 is twice as much or more."""
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,8 @@ def edited_or_fake(request: pytest.FixtureRequest, tmp_path: Path) -> Edited:
 def test_an_edit_is_stored_in_order_as_the_next_version_and_old_ones_stay(edited_or_fake: Edited) -> None:
     edited, table = edited_or_fake, edited_or_fake.open()
     first = table.version()
-    assert edited.set(bob=2.0, alice=1.0) == table.version() == first + 1
+    unordered = [edited.row("bob", 2.0), edited.row("alice", 1.0)]
+    assert table.commit(lambda _: unordered, AUDIT).version == table.version() == first + 1
     assert edited.set(alice=1.0) == first + 1, "nothing has changed"
     edited.set(alice=3.0, bob=None)
     read = [[row[edited.key] for row in table.read(first + number).rows] for number in range(3)]
