@@ -238,15 +238,22 @@ def _measure(fault: Fault, rigged: Rig, watch: Watch) -> None:
         result_ms = _fresh(watch, topic, fault)[0]
         fault.peer_result = (result_ms - fault.heal_ms) / 1_000
         fault.peer_pause = _pause([at_ms for at_ms, _ in watch.seen[topic]], fault.cut_ms, result_ms)
-    values = [(at_ms, json.loads(record.value)) for at_ms, record in watch.seen[throttles]]
-    late_ms = []
-    for user, went_ms in watch.waits:
-        if fault.cut_ms <= went_ms <= fault.end_ms:
-            # The last record of each target that could be read: a release ends what was held until later.
-            before = (value for at_ms, value in values if at_ms <= went_ms and holds(value, user, CLIENT_ID))
-            ends_ms = {Target.of(value): value["throttled_until_ms"] for value in before}
-            late_ms.append(went_ms - max(ends_ms.values()))
-    fault.late_ms = max(late_ms)
+    values = [(at_ms, record.timestamp, json.loads(record.value)) for at_ms, record in watch.seen[throttles]]
+    within = [(user, went_ms) for user, went_ms in watch.waits if fault.cut_ms <= went_ms <= fault.end_ms]
+    fault.late_ms = max(went_ms - _end_ms(values, user, went_ms) for user, went_ms in within)
+
+
+def _end_ms(values: Sequence[tuple[int, int, Mapping[str, Any]]], user: str, now_ms: int) -> int:
+    """Until when a user's caller is held, as far as it can know: the last record of each target counts.
+
+    One that could not be read here yet may be read by the caller already; so it counts if it ends later.
+    """
+    ends_ms: dict[Target, int] = {}
+    for read_ms, stored_ms, value in values:
+        if stored_ms <= now_ms and holds(value, user, CLIENT_ID):
+            target, end_ms = Target.of(value), value["throttled_until_ms"]
+            ends_ms[target] = end_ms if read_ms <= now_ms else max(ends_ms.get(target, end_ms), end_ms)
+    return max(ends_ms.values())
 
 
 def _pause(times_ms: Sequence[int], cut_ms: int, until_ms: int) -> float:
