@@ -7,6 +7,7 @@ import pytest
 from pipeline.jvm.jars import fetch
 from tests.faults.network import Network
 from tests.faults.three_brokers import play
+from tests.faults.three_nodes import JOB
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 @pytest.fixture(autouse=True)
 def _has_namespaces() -> None:
     try:
-        with Network(("a",)) as one, one.inside("a"):
+        with Network((JOB,)) as network, network.inside(JOB):
             pass
     except OSError as reason:
         pytest.skip(f"no network namespace can be made: {reason}")
