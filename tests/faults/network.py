@@ -48,8 +48,8 @@ class Network:
         atexit.register(self._remove)
         try:
             _run(_IP, "netns", "add", self._switch)
-            _run(_IP, "-n", self._switch, "link", "add", "bridge", "type", "bridge")
-            _run(_IP, "-n", self._switch, "link", "set", "bridge", "up")
+            _run(_IP, "-n", self._switch, "link", "add", "name", "bridge", "type", "bridge")
+            _run(_IP, "-n", self._switch, "link", "set", "dev", "bridge", "up")
             for host, address in self._addresses.items():
                 self._add(host, address)
         except BaseException:
@@ -77,11 +77,11 @@ class Network:
     @contextmanager
     def cut(self, host: str) -> Iterator[None]:
         """Nothing reaches the host or leaves it. Connections stay open: neither end learns of it."""
-        _run(_IP, "-n", self._switch, "link", "set", host, "down")
+        _run(_IP, "-n", self._switch, "link", "set", "dev", host, "down")
         try:
             yield
         finally:
-            _run(_IP, "-n", self._switch, "link", "set", host, "up")
+            _run(_IP, "-n", self._switch, "link", "set", "dev", host, "up")
 
     @contextmanager
     def mute(self, host: str, towards: str) -> Iterator[None]:
@@ -114,11 +114,26 @@ class Network:
     def _add(self, host: str, address: str) -> None:
         name = self._name(host)
         _run(_IP, "netns", "add", name)
-        _run(_IP, "link", "add", host, "netns", self._switch, "type", "veth", "peer", "name", "eth0", "netns", name)
-        _run(_IP, "-n", self._switch, "link", "set", host, "master", "bridge", "up")
-        _run(_IP, "-n", name, "link", "set", "lo", "up")
+        _run(
+            _IP,
+            "link",
+            "add",
+            "name",
+            host,
+            "netns",
+            self._switch,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            name,
+        )
+        _run(_IP, "-n", self._switch, "link", "set", "dev", host, "master", "bridge", "up")
+        _run(_IP, "-n", name, "link", "set", "dev", "lo", "up")
         _run(_IP, "-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
-        _run(_IP, "-n", name, "link", "set", "eth0", "up")
+        _run(_IP, "-n", name, "link", "set", "dev", "eth0", "up")
 
     def _remove(self) -> None:
         for host in (*self._addresses, "switch"):
