@@ -30,7 +30,7 @@ class Network:
     """Hosts with one address each, for one block.
 
     Args:
-        hosts: Their names, at most 15 letters, none the beginning of a keyword of `ip link`.
+        hosts: Their names, at most 15 letters.
 
     Raises:
         OSError: There is no `ip`, or it may not make namespaces; the message says so.
