@@ -78,17 +78,15 @@ def _take_options_before(context: typer.Context, given: dict[str, Any]) -> None:
     """
     root = context.find_root()
     for name in _SOURCES:
-        value, before = root.params.get(name), root.get_parameter_source(name)
-        after = context.get_parameter_source(name)
-        if value is None or (after is not None and after.name == "COMMANDLINE"):
+        before, after = root.get_parameter_source(name), context.get_parameter_source(name)
+        if before is None or before.name != "COMMANDLINE" or (after is not None and after.name == "COMMANDLINE"):
             continue
-        if name in given:
-            given[name] = value
-            if name in _VARIABLES:
-                carry(_VARIABLES[name], str(value))
-        elif before is not None and before.name == "COMMANDLINE":
+        if name not in given:
             msg = f"{context.command_path} has no option --{name.replace('_', '-')}"
             raise UsageError(msg, "leave it out")
+        given[name] = root.params[name]
+        if name in _VARIABLES:
+            carry(_VARIABLES[name], str(root.params[name]))
 
 
 # Where the settings come from.

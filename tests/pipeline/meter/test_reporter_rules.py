@@ -13,6 +13,7 @@ from pipeline.jvm.jars import JarStore, LockedJar, jars_of
 from pipeline.jvm.java import find_java, find_jdk
 from pipeline.meter import reporter
 from schemas.usage import UsageEvent
+from tests.compatibility.kafka_jars import LOCKED
 from tests.pipeline.cli.running import Answer, kquota
 
 CHECK = Path(__file__).with_name("ReporterCheck.java")
@@ -41,7 +42,7 @@ Checked = dict[str, list[str]]
 """What each part of ReporterCheck printed."""
 
 
-@pytest.fixture(scope="module", params=[pytest.param("3.9", marks=pytest.mark.long), "4.3"])
+@pytest.fixture(scope="module", params=[pytest.param("3.9", marks=pytest.mark.long), LOCKED])
 def checked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checked:
     """All parts with a version of kafka-clients, in one JVM; the last one with another class in Kafka's place."""
     folder, jars = tmp_path_factory.mktemp("reporter"), class_path(request.param)
