@@ -68,6 +68,9 @@ class Authority:
         return Identity(self._folder / key, self._folder / certificate)
 
 
+ISSUER, AUDIENCE = "test", "kafka"
+
+
 class TokenSigner:
     """Signs JWTs with RS256; `jwks` is what a broker verifies them by."""
 
@@ -83,7 +86,14 @@ class TokenSigner:
     def token(self, subject: str, life_seconds: float = 600) -> str:
         """A token for a subject, that ends in so many seconds."""
         now = int(time.time())
-        claims = {"iss": "test", "sub": subject, "iat": now, "exp": now + life_seconds, "scope": "kafka"}
+        claims = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": subject,
+            "iat": now,
+            "exp": now + life_seconds,
+            "scope": "kafka",
+        }
         header = {"alg": "RS256", "kid": "test", "typ": "JWT"}
         text = ".".join(_b64(json.dumps(part).encode()) for part in (header, claims))
         signature = openssl(self._folder, "dgst", "-sha256", "-sign", "token.key", given=text.encode())

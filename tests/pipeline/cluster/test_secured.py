@@ -49,7 +49,7 @@ from pipeline.throttle.topic import KafkaThrottleTopic
 from tests import throttle_records
 from tests.pipeline.brokers.quota_broker import user
 from tests.pipeline.cli.running import kquota
-from tests.pipeline.cluster.certificates import Authority, TokenEndpoint, TokenSigner, token_endpoint
+from tests.pipeline.cluster.certificates import AUDIENCE, ISSUER, Authority, TokenEndpoint, TokenSigner, token_endpoint
 from tests.pipeline.cluster.test_connecting import refusal_of
 from tests.throttle_records import message, rows_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -154,6 +154,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         f"{oauth}.jaas.config": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
         f"{oauth}.server.callback.handler.class": f"{_SECURITY}.oauthbearer.OAuthBearerValidatorCallbackHandler",
         "sasl.oauthbearer.jwks.endpoint.url": signer.jwks.as_uri(),
+        "sasl.oauthbearer.expected.audience": AUDIENCE,  # since 4.4 a broker does not start without
+        "sasl.oauthbearer.expected.issuer": ISSUER,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
     }
