@@ -18,7 +18,7 @@ from pipeline.jvm.jars import read_lock
 from pipeline.jvm.java import JavaNotFound, find_java
 
 KAFKA_VERSION: Final = next(jar.version for jar in read_lock() if jar.artifact == "kafka-server")
-"""Of the locked broker."""
+"""The release of the locked broker."""
 
 
 def machine_line() -> str:

@@ -55,7 +55,7 @@ class Unreachable(PipelineError):
 
 
 class TableMissing(PipelineError):
-    """There is no table at an address, which is wrong usage (exit code 2), or it lacks a version (3)."""
+    """An address has no table, which is wrong usage (exit code 2), or its table lacks a version (3)."""
 
 
 class ClusterUnreachable(Unreachable):

@@ -188,6 +188,25 @@ class Background:
             self._stopping.wait(rest_seconds)
 
 
+@contextmanager
+def repeating(name: str, step: Callable[[], None], every_seconds: float) -> Iterator[None]:
+    """Call a function every so many seconds while the block runs, first after as long; an error of it is logged."""
+
+    def go_on() -> float:
+        try:
+            step()
+        except Exception:
+            log.warning("%s failed and goes on", name, exc_info=True)
+        return every_seconds
+
+    thread = Background(name, go_on, lambda _failure: None, every_seconds)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.close()
+
+
 # fork(): of its parent's threads the child has only the one that called it, but it has all locks as they were held.
 
 

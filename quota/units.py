@@ -257,7 +257,7 @@ def doubtful_bound(quota_type: str, value: float) -> str | None:
         return f"{shown} is more than a thousand threads; 100 % is one" if value > _MOST_PERCENT else None
     if value < _LEAST_BYTES:
         return f"{shown} is less than one record; is a unit missing, as in {exact_text(value)}MB/s?"
-    return f"{shown} is more than a broker can send; mode=exempt is no bound" if value > _MOST_BYTES else None
+    return f"{shown} is more than a broker can send; mode=exempt removes the bound" if value > _MOST_BYTES else None
 
 
 Step = str | int

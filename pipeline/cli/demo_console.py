@@ -3,7 +3,6 @@
 Its figures are those of the table `rates` and of the throttle records, which the job hands over.
 """
 
-import logging
 import math
 import time
 import weakref
@@ -11,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from textwrap import wrap
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Any, Final, TextIO
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
 from pipeline.command_line import path_text, shell_lines
 from pipeline.demo.folder import DEMO_CLIENTS, STOCK_CLIENTS, DemoClient, DemoFolder, at_the_end, while_it_runs
 from pipeline.job.metrics import Listeners, RunGauges
+from pipeline.process import repeating
 from pipeline.stream.micro_batch import BatchReport
 from pipeline.tables.rates import members_of
 from quota.effective import borrowed, lending_text
@@ -32,6 +32,8 @@ from quota.tenants import Tenant
 from quota.units import against_bound, counted, rate_text
 from schemas.throttle_record import Target, holds, verb
 
+_NAME: Final = "demo-console"
+_DRAWN_EVERY_SECONDS: Final = 1.0
 _QUIET_SECONDS: Final = 4.0
 _MOST_RECORDS: Final = 8
 _WINDOW_SECONDS: Final = 11.0  # from the first usage on, until a rate has a full window
@@ -54,8 +56,6 @@ _RELEASED: Final = {
 }
 
 Row = Mapping[str, Any]
-
-log = logging.getLogger(__name__)
 
 
 class DemoConsole:
@@ -96,22 +96,14 @@ class DemoConsole:
     @contextmanager
     def shown(self, is_stopping: Callable[[], bool]) -> Iterator[None]:
         """Show the demo within the block."""
-        over, console = Event(), Console(highlight=False)
-
-        def keep(show: Callable[[], None]) -> None:
-            while not over.wait(1.0):
-                try:
-                    show()
-                except Exception:
-                    log.warning("the demo could not be shown", exc_info=True)
-
         if not self._watched:
-            with _thread(keep, lambda: self._break_silence(is_stopping()), over):
+            with repeating(_NAME, lambda: self._break_silence(is_stopping()), _DRAWN_EVERY_SECONDS):
                 yield
             return
+        console = Console(highlight=False)
 
-        def redrawn() -> Text:
-            commands = [] if over.is_set() else shell_lines(while_it_runs("program"))
+        def redrawn(*, is_over: bool = False) -> Text:
+            commands = [] if is_over else shell_lines(while_it_runs("program"))
             commands = [part for one in commands for part in wrap(one, console.width, break_long_words=False)]
             note = "stopping" if is_stopping() else "Ctrl-C ends it"
             return self.screen(console.width, console.height, note, commands)
@@ -120,13 +112,13 @@ class DemoConsole:
             with (
                 self._folder.demo_log.open("w", encoding="utf-8") as self._log_file,
                 Live(redrawn(), console=console, screen=True, auto_refresh=False) as live,
-                _thread(keep, lambda: live.update(redrawn(), refresh=True), over),
+                repeating(_NAME, lambda: live.update(redrawn(), refresh=True), _DRAWN_EVERY_SECONDS),
             ):
                 yield
         except Exception:
             remark(*self._log, f"the whole log: {path_text(self._folder.demo_log)}")
             raise
-        console.print(redrawn(), no_wrap=True, overflow="crop")
+        console.print(redrawn(is_over=True), no_wrap=True, overflow="crop")
 
     def write(self, text: str) -> None:
         """Take a line of the log of this process: it goes to the file, and to the screen until there are rates."""
@@ -260,17 +252,6 @@ class Means:
         """The mean of one until the last instant; None before."""
         span = self._last - self._first if self._first is not None else 0.0
         return self._sums[key] / span if span else None
-
-
-@contextmanager
-def _thread(keep: Callable[[Callable[[], None]], None], show: Callable[[], None], over: Event) -> Iterator[None]:
-    thread = Thread(target=keep, args=(show,), name="demo-console", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _key(client: DemoClient) -> tuple[str, str, str]:

@@ -284,7 +284,7 @@ def next_steps(bootstrap_servers: str, is_managed: bool = False, is_of_job: bool
     if is_managed:
         held = ("who is held now, and why", command_text("throttles", "list"))
         if not is_of_job:
-            held = ("there is no usage, or no job, for some seconds: which of both", command_text("status"))
+            held = ("no usage has come, or the job does not run: see which", command_text("status"))
         return [held, ("each bound with the rate under it", command_text("quotas", "describe", "-o", "wide"))]
     imports = of_cluster("quotas", "import")
     return [

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
-from threading import Event, Thread
+from threading import Event
 from time import perf_counter
 from typing import Final
 
@@ -22,6 +22,7 @@ from pipeline.errors import ClusterUnreachable, MasterUnreachable, PipelineError
 from pipeline.job.job_run import JobRun
 from pipeline.job.metrics import Listeners
 from pipeline.job.status import Heartbeat, job_lock
+from pipeline.process import repeating
 from pipeline.settings.model import Settings
 from pipeline.stream.job_tables import DriverEpoch
 from pipeline.stream.session import SparkStarter
@@ -227,17 +228,7 @@ def _reason(failure: BaseException) -> str:
 @contextmanager
 def step(name: str) -> Iterator[None]:
     """Log one line with the time a step of the start took, and one each four seconds until it is done."""
-    began, over = perf_counter(), Event()
-
-    def break_silence() -> None:
-        while not over.wait(_QUIET_SECONDS):
-            log.info("%s: %.0f s so far", name, perf_counter() - began)
-
-    thread = Thread(target=break_silence, name="step", daemon=True)
-    thread.start()
-    try:
+    began = perf_counter()
+    with repeating("step", lambda: log.info("%s: %.0f s so far", name, perf_counter() - began), _QUIET_SECONDS):
         yield
-    finally:
-        over.set()
-        thread.join()
     log.info("%s %.1f s", name, perf_counter() - began)

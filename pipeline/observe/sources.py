@@ -269,7 +269,7 @@ def newest_batch_in(settings: Settings, *, is_given: bool) -> Row | None:
 def quotas_in_force(
     settings: Settings, access: ClusterAccess, native: Sequence[NativeQuota], batch: Row | None, *, is_given: bool
 ) -> InForce:
-    """Those of the quota table if a job that follows it has decided for this cluster, else those of the brokers.
+    """Read the quotas of the table if its job has decided for this cluster, else the quotas of the brokers.
 
     Args:
         native: All that the brokers have.

@@ -215,7 +215,7 @@ class DeltaRsWriter:
                     table = self._handle if is_trusted else self._fresh()
                     epoch = port.checked_epoch(self.uri, self._epoch, self._version_on_handle(self._job))
                     if port.is_written(self.uri, versions, self._version_on_handle):
-                        return was_tried  # an attempt of ours was made although it failed: nobody else has our epoch
+                        return was_tried  # our own commit went in although it failed: no other driver has this epoch
                     was_tried = True
                     if self._committed(table, rows, {**versions, self._job: epoch}, metadata):
                         return True

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 _FRESH_MS: Final = 10_000
 """How old rates may be where they are for now: the job replaces them each second or two."""
 _FRESH_IN_A_STORE_MS: Final = 30_000
-"""The same with tables in a store, where it replaces them each ten seconds."""
+"""How old they may be in a store, where the job replaces them every ten seconds."""
 _MINUTE_MS: Final = 60_000
 """How old they may be where they are for the last minute."""
 _OPENINGS: Final = 3
