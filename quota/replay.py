@@ -18,7 +18,7 @@ from quota.arrays import Ints
 from quota.snapshot import QuotaSnapshot
 from quota.usage import COLUMNS
 
-_ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
+_ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id")
 
 _FACTS: Final = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version", "tenants_version")
 USAGE_COLUMNS: Final = (*_FACTS, *COLUMNS)
@@ -50,19 +50,22 @@ class Evaluation:
         """The same under other quotas and tenants."""
         return replace(self, quota_version=quota_version, tenants_version=tenants_version)
 
-    def is_after(self, other: "Evaluation", last_query_id: str) -> bool:
-        """True if its batch was decided after the other one's; False for the same."""
-        return self.order(last_query_id) > other.order(last_query_id)
-
-    def order(self, last_query_id: str) -> tuple[int, int, bool, int, str]:
+    @property
+    def order(self) -> tuple[int, int, int]:
         """The place of its batch in the order they were decided; an earlier one has the smaller value.
 
-        Within a time epoch instants never go back, so the batches of a query are in order by epoch, instant and number.
-        A new query that begins with old events is evaluated at the instant of the last batch of the previous query. So
-        of several batches at one instant those of `last_query_id` come last.
+        Within a time epoch instants never go back, and no two queries share one: see `least_ms`.
         """
-        is_last = self.query_id == last_query_id
-        return self.time_epoch, self.evaluated_at_ms, is_last, self.batch_id, self.query_id
+        return self.time_epoch, self.evaluated_at_ms, self.batch_id
+
+    def least_ms(self, query_id: str) -> int:
+        """The earliest instant of the next batch in the same time epoch, which is of this query.
+
+        It is this one's, or a millisecond later in another query. The batches of a query are in order by their numbers,
+        and those of a new query, which begins with 0 when a checkpoint was lost, come after them.
+        """
+        is_of_another = self.batch_id >= 0 and query_id != self.query_id
+        return self.evaluated_at_ms + is_of_another
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +84,19 @@ class EpochSpan:
     last_ms: int
 
 
-def batches_of(usage: pa.Table, last_query_id: str = "") -> Iterator[StoredBatch]:
+def batches_of(usage: pa.Table) -> Iterator[StoredBatch]:
     """Rows of `usage` with `USAGE_COLUMNS`, whole batches, in the order they were decided: see `Evaluation.order`."""
     if not usage.num_rows:
         return
     ordered, first = in_batches(usage)
     keys = ordered.select(_FACTS).take(pa.array(first)).to_pylist()
     counts = np.diff(first, append=ordered.num_rows)
-    batches = [
-        StoredBatch(**key, usage=ordered.slice(start, count))
-        for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True)
-    ]
-    yield from sorted(batches, key=lambda one: one.order(last_query_id))
+    for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True):
+        yield StoredBatch(**key, usage=ordered.slice(start, count))
 
 
 def in_batches(usage: pa.Table) -> tuple[pa.Table, Ints]:
-    """Rows of `usage`, at least one, batch by batch in the order they were decided, and where each batch begins.
-
-    Of several batches at one instant those with the smaller number come first.
-    """
+    """Rows of `usage`, at least one, batch by batch in the order they were decided, and where each batch begins."""
     ordered = usage.sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
     # Not by group_by: the order of its groups is not specified.
     begins = np.zeros(ordered.num_rows, np.bool_)

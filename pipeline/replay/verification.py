@@ -240,8 +240,7 @@ def verify(
     epochs = usage.epochs
     if not rows or not epochs:
         raise usage_not_kept(usage.uri)
-    last_query_id = max(map(_evaluation, rows), key=lambda one: one.order("")).query_id
-    rows.sort(key=lambda row: _evaluation(row).order(last_query_id))
+    rows.sort(key=lambda row: _evaluation(row).order)
     snapshots = {_key_of(row) for row in rows_of(states.distinct(["query_id", "batch_id"]))}
     kept = Kept(rows, snapshots, (epochs[0].time_epoch, epochs[0].first_ms))
     stretches, uncomparable = kept.stretches(since_ms, until_ms)

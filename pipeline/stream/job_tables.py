@@ -233,14 +233,14 @@ class SensorStateTable:
             decider.restore_buckets(buckets, quotas)
         return is_new
 
-    def newest(self, last_query_id: str = "") -> tuple[Evaluation, pa.Table] | None:
+    def newest(self) -> tuple[Evaluation, pa.Table] | None:
         """The newest snapshot: the batch after which it was taken, and its buckets (columns of `engine.buckets`)."""
         rows = newest_rows(self._table)
         if not rows.num_rows:
             return None
         names = ["time_epoch", "evaluated_at_ms", "batch_id", "query_id"]
         evaluations = [Evaluation(quota_version=-1, **row) for row in rows.group_by(names).aggregate([]).to_pylist()]
-        newest = max(evaluations, key=lambda one: one.order(last_query_id))
+        newest = max(evaluations, key=lambda one: one.order)
         own = (pc.field("batch_id") == newest.batch_id) & (pc.field("query_id") == newest.query_id)
         return newest, of_sensors_with_parts(rows.filter(own))
 

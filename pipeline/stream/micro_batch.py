@@ -206,7 +206,7 @@ class MicroBatch:
                 *(batch_id, (last.evaluated_at_ms - (own_ms or 0)) / 1000, last.time_epoch + 1),
             )
             return Evaluation(query_id, batch_id, own_ms or 0, version, last.time_epoch + 1, tenants_version)
-        evaluated_at_ms = max(own_ms or 0, last.evaluated_at_ms)
+        evaluated_at_ms = max(own_ms or 0, last.least_ms(query_id))
         return Evaluation(query_id, batch_id, evaluated_at_ms, version, last.time_epoch, tenants_version)
 
     def _with_gap(

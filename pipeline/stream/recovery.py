@@ -62,17 +62,16 @@ def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSetti
 
     * `newest`: Facts of the newest batch, which may have no row in `batches` yet.
     """
-    last_query_id = newest.evaluation.query_id
-    snapshot = tables.sensor_state.newest(last_query_id)
+    snapshot = tables.sensor_state.newest()
     usage = _usage_since(tables, newest.evaluation, engine.rate_span_ms, snapshot)
-    batches = tuple(batches_of(usage, last_query_id))
+    batches = tuple(batches_of(usage))
     rows = _rows_since(tables, newest.evaluation, batches, snapshot)
     rows = pa.concat_tables([rows, newest.to_row(tables.cluster).select(rows.column_names)])
-    batches = _with_ends_of_epochs(batches, rows, last_query_id)
-    unfit = _newest_unfit(rows, newest, engine.sample_window_ms)
+    batches = _with_ends_of_epochs(batches, rows)
+    unfit = _newest_unfit(rows, engine.sample_window_ms)
     if unfit is not None:
-        batches = tuple(batch for batch in batches if batch.is_after(unfit, last_query_id))
-        snapshot = snapshot if snapshot is not None and snapshot[0].is_after(unfit, last_query_id) else None
+        batches = tuple(batch for batch in batches if batch.order > unfit.order)
+        snapshot = snapshot if snapshot is not None and snapshot[0].order > unfit.order else None
     return StoredUsage(batches, snapshot)
 
 
@@ -106,14 +105,12 @@ def _rows_since(
     return pa.concat_tables([rows, tables.batches.read(_COLUMNS, [("time_epoch", ">", epoch)])])
 
 
-def _with_ends_of_epochs(
-    batches: tuple[StoredBatch, ...], rows: pa.Table, last_query_id: str
-) -> tuple[StoredBatch, ...]:
+def _with_ends_of_epochs(batches: tuple[StoredBatch, ...], rows: pa.Table) -> tuple[StoredBatch, ...]:
     """Put in the last batch of each time epoch but the newest, without its usage if it has any: debts go on from it."""
     facts = [Evaluation(**row) for row in rows.select(_FACTS).to_pylist()]
     newest_epoch = max((one.time_epoch for one in facts), default=0)
     ends: dict[int, Evaluation] = {}
-    for one in sorted(facts, key=lambda one: one.order(last_query_id)):
+    for one in sorted(facts, key=lambda one: one.order):
         ends[one.time_epoch] = one
     known = {(batch.query_id, batch.batch_id) for batch in batches}
     added = [
@@ -121,16 +118,16 @@ def _with_ends_of_epochs(
         for epoch, one in ends.items()
         if epoch < newest_epoch and (one.query_id, one.batch_id) not in known
     ]
-    return tuple(sorted((*batches, *added), key=lambda one: one.order(last_query_id)))
+    return tuple(sorted((*batches, *added), key=lambda one: one.order))
 
 
-def _newest_unfit(rows: pa.Table, newest: BatchFacts, sample_window_ms: int) -> Evaluation | None:
+def _newest_unfit(rows: pa.Table, sample_window_ms: int) -> Evaluation | None:
     """The last batch that was decided with another sample window."""
     texts = pc.unique(rows["engine_settings"]).to_pylist()
     unfit = [one for one in texts if EngineSettings.model_validate_json(one).sample_window_ms != sample_window_ms]
     of_unfit = rows.filter(pc.is_in(rows["engine_settings"], pa.array(unfit, pa.string())))
     found = [Evaluation(**row) for row in of_unfit.select(_FACTS).to_pylist()]
-    return max(found, key=lambda one: one.order(newest.evaluation.query_id), default=None)
+    return max(found, key=lambda one: one.order, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +175,14 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
     if newest is None:
         return Recovered(None, 0, 0, None)
     at = _moment_of(newest, clock.now())
-    last_query_id = newest.evaluation.query_id
     stored = read_stored_usage(tables, newest, engine)
-    outcome = _decide_again(stored, quotas, decider, at, last_query_id, facts)
+    outcome = _decide_again(stored, quotas, decider, at, facts)
     if newest.settings != engine:
         _log_change(newest.settings, engine)
     if facts is not None and facts.settings != engine:
         as_recorded = Decider(new_engine(facts.settings, decider.scope), decider.cluster)
         usage = read_stored_usage(tables, facts, facts.settings)
-        outcome = _decide_again(usage, quotas, as_recorded, at, last_query_id, facts)
+        outcome = _decide_again(usage, quotas, as_recorded, at, facts)
     decider.resume(newest.evaluation, at, quotas.at(*newest.evaluation.versions))
     rows = sum(batch.usage.num_rows for batch in stored.batches)
     return Recovered(outcome, len(stored.batches), rows, newest)
@@ -197,7 +193,6 @@ def _decide_again(
     quotas: QuotaSource,
     decider: Decider,
     at: Moment,
-    last_query_id: str,
     facts: BatchFacts | None,
 ) -> Outcome | None:
     """Record all stored batches; returns the outcome of the one with these facts."""
@@ -205,7 +200,7 @@ def _decide_again(
     snapshot = stored.snapshot
     for batch in stored.batches:
         evaluation = evaluation_of(batch)
-        if snapshot is not None and evaluation.is_after(snapshot[0], last_query_id):
+        if snapshot is not None and evaluation.order > snapshot[0].order:
             decider.restore_buckets(snapshot[1])
             decider.resume(snapshot[0], at)
             snapshot = None
@@ -251,12 +246,7 @@ def _newest_of_rows(batches: TableWriter) -> BatchFacts | None:
 
 
 def _later(one: BatchFacts | None, other: BatchFacts | None) -> BatchFacts | None:
-    """The later of two batches. In one query the numbers decide. Event time never goes back within an epoch."""
-    if one is None or other is None:
-        return one or other
-    if one.evaluation.query_id == other.evaluation.query_id:
-        return max(one, other, key=lambda facts: facts.evaluation.batch_id)
-    return max(one, other, key=lambda it: (it.evaluation.time_epoch, it.evaluation.evaluated_at_ms, it.processed_at_ms))
+    return max(filter(None, (one, other)), key=lambda facts: facts.evaluation.order, default=None)
 
 
 def _moment_of(facts: BatchFacts, now: Moment) -> Moment:

@@ -175,7 +175,7 @@ class Decider:
                 # An edit was adopted since the batch pinned its quotas: checks go on under the edit.
                 self._engine.load_quotas(self._in_force)
             # A batch without newer usage does not set the clock of checks back: what is owed goes on shrinking.
-            if begins_epoch or evaluation.evaluated_at_ms > self._last.evaluated_at_ms:
+            if begins_epoch or evaluation.evaluated_at_ms > self._last.least_ms(evaluation.query_id):
                 self._steady_at_last_ms = now.steady_ms
             self._last = evaluation.under(*self._in_force.versions)
             wait_until_stored()

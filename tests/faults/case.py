@@ -106,6 +106,7 @@ class Books:
         self.time_epoch = 0
         self.gap: tuple[int, int] | None = None
         self.processed_at_ms = 0
+        self.query_id: str | None = None
         self._quotas = evidence.quotas
         self._forgiven: dict[tuple[str, str], int] | None = None
         self._remembered: dict[Version, tuple[Any, ...]] = {}

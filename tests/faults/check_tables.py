@@ -34,10 +34,13 @@ def check_batch(
     reading = _limited(reading_of(batch.messages, books.sample_window_ms), limit_ms, books.sample_window_ms)
     own_ms = reading.newest_event_ms
     appended_ms = max((message.appended_at_ms for message in batch.messages), default=0)
+    least_ms = books.evaluated_at_ms + (books.query_id not in {None, batch.key[0]})  # a new query begins later
+    books.query_id = batch.key[0]
     if own_ms is not None and max(own_ms, appended_ms, batch.processed_at_ms) < books.evaluated_at_ms - books.ring_ms:
         books.begin_epoch(own_ms)
+        least_ms = own_ms
         verdict.compared["epochs"] += 1
-    now_ms = max(own_ms or 0, books.evaluated_at_ms)
+    now_ms = max(own_ms or 0, least_ms)
     late = [row["event_count"] for row in reading.usage.values() if row["last_event_ms"] <= now_ms - books.ring_ms]
     old_ms = batch.processed_at_ms - rules.max_decision_age_ms
     events = {key: row["last_event_ms"] for key, row in reading.usage.items()}

@@ -304,7 +304,7 @@ def test_a_start_releases_no_one_who_began_to_owe_after_a_debt_was_forgiven(tmp_
 
 
 @pytest.mark.parametrize("point", ["usage.appended", "batches.appended", "sensor_state.appended"])
-def test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it(point: str, tmp_path: Path) -> None:
+def test_new_queries_at_the_instant_of_the_old_ones_last_batch_come_after_it(point: str, tmp_path: Path) -> None:
     load = Load(tmp_path, in_memory=True)
     job = load.job
     began_ms = job.clock.wall_ms
@@ -313,14 +313,17 @@ def test_a_new_query_at_the_instant_of_the_old_ones_last_batch_comes_after_it(po
         use(job, 60_000, user, ago_ms=job.clock.wall_ms - began_ms)
         job.clock.advance(10)
 
-    for user in ("first", "second", "third"):
-        step(user)
+    for _ in range(8):
+        step("first")
     job.start(with_checkpoint=False)
     with armed(point), pytest.raises(FailpointReached):
-        step("fourth")
-    for user in ("fifth", "sixth"):
+        step("second")
+    for user in ("third", "fourth"):
         job.start()
         step(user)
+    for _ in range(2):
+        job.start(with_checkpoint=False)
+        step("fifth")
     job.start()
     assert_equal_at_rest(job)
 

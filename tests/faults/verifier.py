@@ -65,7 +65,7 @@ def _check_batches(
     settings = batches[0].row["engine_settings"]
     case = Case(Books(evidence, settings), rules, verdict, evidence.starts, evidence.moved)
     pinned_version = (-1, -1)
-    since: Batch | None = None
+    before = since = batches[0]
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
         rows = {name: by_key.get(batch.key, []) for name, by_key in rows_of.items()}
         unknown = batch.row["engine_settings"] != settings
@@ -74,9 +74,11 @@ def _check_batches(
         verdict.deny("batches", went_back, f"batch {batch.key}: quotas v{batch.version} after v{pinned_version}")
         pinned_version = batch.version
         case.newest_version = max(case.newest_version, pinned_version)
-        instant = (batch.time_epoch, batch.evaluated_at_ms)
-        if since is None or instant > (since.time_epoch, since.evaluated_at_ms):
+        # A new query begins a millisecond later, also without newer usage.
+        least = before.time_epoch, before.evaluated_at_ms + (before.key[0] != batch.key[0])
+        if (batch.time_epoch, batch.evaluated_at_ms) > least:
             since = batch
+        before = batch
         reign = Reign(batch, following, since.steady_ms, _moved_starts(batch, evidence), rules.longest_take_over_ms)
         decisions = check_batch(evidence, rows, batch, case.books, rules, verdict)
         case.emptied = {}

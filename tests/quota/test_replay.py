@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.replay import KEY, Difference, batches_of, differences
+from quota.replay import KEY, Difference, Evaluation, batches_of, differences
 
 T0_MS = 1_700_000_000_000
 
@@ -40,11 +40,10 @@ def test_batches_come_back_whole_and_in_the_order_they_were_decided(data: st.Dat
         assert key == {name: first[name] for name in key}
 
 
-def test_of_two_queries_at_one_instant_the_last_ones_batches_come_last() -> None:
-    usage = pa.Table.from_pylist([*stored(7, T0_MS, 1, "b"), *stored(7, T0_MS, 2, "a"), *stored(8, T0_MS - 1, 1, "a")])
-    for last, rows in (("a", [1, 1, 2]), ("b", [1, 2, 1])):
-        assert [batch.usage.num_rows for batch in batches_of(usage, last)] == rows
-    assert list(batches_of(usage.slice(0, 0))) == []
+def test_a_new_query_begins_after_the_last_instant_of_the_one_before_and_the_first_of_all_at_its_own() -> None:
+    last = Evaluation("q", 7, T0_MS, 0)
+    assert [last.least_ms("q"), last.least_ms("r"), Evaluation("", -1, 0, -1).least_ms("q")] == [T0_MS, T0_MS + 1, 0]
+    assert list(batches_of(pa.Table.from_pylist(stored(7, T0_MS)).slice(0, 0))) == []
 
 
 def decision(user: str = "alice", batch_id: int = 1, **columns: Any) -> dict[str, Any]:

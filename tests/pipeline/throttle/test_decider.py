@@ -60,15 +60,17 @@ def test_no_check_is_made_after_a_batch_that_failed_while_it_was_recorded() -> N
         loop.advance(10_000)
 
 
-def test_a_client_is_released_although_batches_without_usage_go_on() -> None:
+@pytest.mark.parametrize("are_of_new_queries", [False, True])
+def test_a_client_is_released_although_batches_without_usage_go_on(are_of_new_queries: bool) -> None:
     """Garbage and empty arrays make batches, too; the time of checks must not begin again with each of them."""
     loop = HandLoop({"user": "alice", "client_id": "", "producer_byte_rate": 1_000.0})
     loop.batch(alice=20_000)
-    evaluated_at_ms = loop.clock.steady_ms
     assert len(loop.purgatory) == 1
     for number in range(150):
         loop.advance(200, 200)
-        loop.decider.decide(loop.quotas, NOTHING, evaluation_of(number + 1, evaluated_at_ms), loop.clock.now())
+        query_id = f"query {number}" if are_of_new_queries else "query"
+        evaluation = Evaluation(query_id, number + 1, loop.decider.last.least_ms(query_id), quota_version=1)
+        loop.decider.decide(loop.quotas, NOTHING, evaluation, loop.clock.now())
     assert len(loop.purgatory) == 0
     assert loop.told()[-1][:2] == ("release", "expired")
 
