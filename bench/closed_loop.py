@@ -24,7 +24,7 @@ from pipeline.stream.usage_columns import USAGE_SCHEMA
 from pipeline.throttle.assembly import assemble
 from pipeline.throttle.publisher import HeardPublisher
 from pipeline.throttle.shapes import Ints, Publications
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from tests.fakes.clock import ManualClock

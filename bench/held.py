@@ -34,7 +34,7 @@ from pipeline.tables.port import table_uri
 from pipeline.throttle.assembly import HandSetClock, assemble
 from pipeline.throttle.publisher import Outbox, Publisher, ThrottleTopic
 from pipeline.throttle.topic import KafkaThrottleTopic
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from quota.snapshot import QuotaSnapshot
 from tests.waiting import wait_until
 

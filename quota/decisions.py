@@ -1,12 +1,14 @@
 """The rows of a decision: every violated quota of every client that sent usage, and which of them ask for a hold.
 
+`Evaluation` has the facts of the batch behind it.
+
 A throttle of a user's sensor holds the user, for each quota type on its own: all client-ids of the sensor, also those
 that it has not seen. So a new name does not evade it. Other sensors are held client by client.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Final, Self
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ from quota.entity import QUOTA_TYPES, TIE_ORDER
 from quota.resolution import Side
 from quota.tenants import Names
 from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
-from quota.usage import EntityNames, Pair, some_of
+from quota.usage import COLUMNS, EntityNames, Pair, some_of
 
 KEY: Final = ("broker_id", "user", "client_id", "quota_type")
 SENSOR: Final = ("sensor_user", "sensor_client_id")
@@ -366,3 +368,102 @@ def names_where(condition: Flags, names: pa.Array) -> pa.Array:
 def null_where(condition: Flags, names: pa.Array) -> pa.Array:
     """Null where the condition is true, the name elsewhere."""
     return pc.if_else(pa.array(condition), pa.scalar(None, pa.string()), names) if condition.any() else names
+
+
+# Which batch decided: stored usage, decided again by the same quotas in the same order, gives the same decisions.
+#
+# First decisions (docs/design.md, "The rate") depend on the sample windows alone, never on a token bucket. So a replay
+# may begin at any instant: after it has read the usage of the (N + 1) · w before, its windows are what they were.
+
+_ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id")
+
+FACTS: Final = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version", "tenants_version")
+"""The fields of an `Evaluation`, as columns."""
+USAGE_COLUMNS: Final = (*FACTS, *COLUMNS)
+"""The columns of `usage` that decisions depend on: a replay reads these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The facts behind a decision or a check; query "" and batch −1 before the first batch.
+
+    A check has the last batch whose usage is in the engine. The instant grows within a time epoch only.
+    """
+
+    query_id: str
+    batch_id: int
+    evaluated_at_ms: int
+    quota_version: int
+    time_epoch: int = 0
+    tenants_version: int = -1
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """The versions of quotas and tenants: see `QuotaSnapshot.versions`."""
+        return self.quota_version, self.tenants_version
+
+    def under(self, quota_version: int, tenants_version: int) -> "Evaluation":
+        """The same under other quotas and tenants."""
+        return replace(self, quota_version=quota_version, tenants_version=tenants_version)
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """The place of its batch in the order they were decided; an earlier one has the smaller value.
+
+        Within a time epoch instants never go back, and no two queries share one: see `least_ms`.
+        """
+        return self.time_epoch, self.evaluated_at_ms, self.batch_id
+
+    def least_ms(self, query_id: str) -> int:
+        """The earliest instant of the next batch in the same time epoch, which is of this query.
+
+        It is this one's, or a millisecond later in another query. The batches of a query are in order by their numbers,
+        and those of a new query, which begins with 0 when a checkpoint was lost, come after them.
+        """
+        is_of_another = self.batch_id >= 0 and query_id != self.query_id
+        return self.evaluated_at_ms + is_of_another
+
+
+def begins_time_epoch(last_ms: int, ring_ms: int, now_ms: Iterable[int | None]) -> bool:
+    """Whether a batch begins a new time epoch: a clock was ahead, was set right, and event time must not wait for it.
+
+    It does if all clocks agree that now is before `last_ms` by more than the ring. A backlog has old events and is read
+    at a later time of the driver's clock; so it begins none.
+
+    Args:
+        last_ms: `evaluated_at_ms` of the batch before.
+        ring_ms: N · w, the span of the rates' sample windows.
+        now_ms: the newest event time of the batch, the newest append time of its messages, the driver's wall clock when
+            it was collected. None: not known.
+    """
+    return all(one_ms is not None and one_ms < last_ms - ring_ms for one_ms in now_ms)
+
+
+class StoredBatch(NamedTuple):
+    """How a micro-batch was decided, and its rows of `usage`, in any order."""
+
+    evaluation: Evaluation
+    usage: pa.Table
+
+
+def batches_of(usage: pa.Table) -> Iterator[StoredBatch]:
+    """Rows of `usage` with `USAGE_COLUMNS`, whole batches, in the order they were decided: see `Evaluation.order`."""
+    if not usage.num_rows:
+        return
+    ordered, first = in_batches(usage)
+    keys = ordered.select(FACTS).take(pa.array(first)).to_pylist()
+    counts = np.diff(first, append=ordered.num_rows)
+    for key, start, count in zip(keys, first.tolist(), counts.tolist(), strict=True):
+        yield StoredBatch(Evaluation(**key), ordered.slice(start, count))
+
+
+def in_batches(usage: pa.Table) -> tuple[pa.Table, Ints]:
+    """Rows of `usage`, at least one, batch by batch in the order they were decided, and where each batch begins."""
+    ordered = usage.sort_by([(column, "ascending") for column in _ORDER]).combine_chunks()
+    # Not by group_by: the order of its groups is not specified.
+    begins = np.zeros(ordered.num_rows, np.bool_)
+    begins[0] = True
+    for name in _ORDER:
+        column = ordered[name]
+        begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
+    return ordered, np.flatnonzero(begins)

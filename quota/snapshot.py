@@ -1,7 +1,7 @@
 """One version of the quota table, with the tenants, as an immutable value."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Final, Literal, Self, cast
@@ -113,6 +113,10 @@ class QuotaSnapshot:
             max(until_ms.get((user, client_id), 0), until_ms.get((user, DEFAULT), 0) if client_id else 0)
             for user, client_id in sensors
         ]
+
+
+SnapshotAt = Callable[[int, int], QuotaSnapshot]
+"""Returns the quotas and tenants of these versions of their tables."""
 
 
 def _read_row(row: Mapping[str, object], number: int, table_mode: str, problems: list[str]) -> Quota | None:

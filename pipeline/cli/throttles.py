@@ -43,10 +43,10 @@ from schemas.throttle_record import Target, ThrottleRecord, verb
 
 if TYPE_CHECKING:
     from pipeline.gate.follower import ThrottleTail
+    from pipeline.replay.verification import Difference
     from pipeline.settings.model import Settings
     from pipeline.tables.quotas.table import QuotaTable
     from pipeline.tables.throttles import Story
-    from quota.replay import Difference
 
 
 _COLUMNS: Final = ("user", "client_id", "type", "O", "T", "W", "for", "until", "cause", "decision")

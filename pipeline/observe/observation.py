@@ -20,8 +20,8 @@ from pipeline.settings.model import Settings
 from pipeline.tables.quotas.source import Scope
 from pipeline.throttle.assembly import Rehearsal
 from quota.arrays import Ids, Ints
+from quota.decisions import Evaluation
 from quota.entity import QUOTA_TYPES
-from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.throttle_record import holds
 

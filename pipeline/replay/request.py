@@ -14,12 +14,11 @@ from pipeline.errors import NotFound, TableMissing, UsageError
 from pipeline.replay.usage_batches import VERSIONS, Source
 from pipeline.settings.model import EngineSettings, Settings
 from pipeline.tables.port import TARGET, Condition, table_uri
-from pipeline.tables.queries import StoredTable, TimeSlices, read_table, rows_of
+from pipeline.tables.queries import EpochSpan, StoredTable, TimeSlices, read_table, rows_of
 from pipeline.tables.quotas.table import TenantTable
 from quota.engine import Scope
 from quota.errors import InvalidQuotas
 from quota.rates import MAX_DEBT_BURSTS
-from quota.replay import EpochSpan
 from quota.sensors import BUCKETS_SCHEMA, of_sensors_with_parts
 from quota.snapshot import QuotaSnapshot
 from schemas.arrow import arrow_schema

@@ -17,8 +17,8 @@ from pipeline.stream.usage_columns import CollectedBatch, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.shapes import Ints, Publications, Row
+from quota.decisions import Evaluation
 from quota.engine import Scope
-from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
 from schemas.throttle_record import BATCH_CAUSES, Target, holds, written_ms

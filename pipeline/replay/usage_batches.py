@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from pipeline.tables.port import table_uri
 from pipeline.tables.queries import TimeSlices
 from quota.arrays import Ids, Ints
+from quota.decisions import Evaluation, in_batches
 from quota.entity import REQUEST
-from quota.replay import Evaluation, in_batches
 from quota.usage import IN_GAP, Usage
 from schemas.names import ClientKey
 from schemas.throttle_record import Target

@@ -16,21 +16,12 @@ from pipeline.tables.port import table_uri
 from pipeline.tables.queries import TimeSlices, read_table, rows_of
 from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.decider import Decider
+from quota.decisions import FACTS, USAGE_COLUMNS, Evaluation, StoredBatch, batches_of
 from quota.engine import Scope
 from quota.entity import QUOTA_TYPES
-from quota.replay import (
-    KEY,
-    USAGE_COLUMNS,
-    Difference,
-    Evaluation,
-    SnapshotAt,
-    StoredBatch,
-    batches_of,
-    differences,
-    evaluation_of,
-)
 from quota.resolution import ClientsApart
 from quota.sensors import BUCKETS_SCHEMA, of_sensors_with_parts
+from quota.snapshot import SnapshotAt
 from schemas.arrow import arrow_schema
 from schemas.rows import DecisionRow
 from schemas.throttle_record import BATCH_CAUSES, Target
@@ -51,15 +42,7 @@ Progress = Callable[[int, int], None]
 _SLICE_MS: Final = 60_000
 _NEVER_MS: Final = 1 << 62
 
-BATCH_COLUMNS: Final = (
-    "cluster",
-    "query_id",
-    "batch_id",
-    "time_epoch",
-    "evaluated_at_ms",
-    "quota_version",
-    "tenants_version",
-)
+BATCH_COLUMNS: Final = ("cluster", *FACTS)
 _STATE_COLUMNS: Final = ("query_id", "batch_id", *BUCKETS_SCHEMA.names)
 
 Key = tuple[str, int]
@@ -157,7 +140,7 @@ def _key_of(row: Mapping[str, Any]) -> Key:
 
 
 def _evaluation(row: Mapping[str, Any]) -> Evaluation:
-    return Evaluation(**{name: row[name] for name in BATCH_COLUMNS[1:]})
+    return Evaluation(**{name: row[name] for name in FACTS})
 
 
 @cache
@@ -179,13 +162,13 @@ def decided_again(
     for batches, following in zip(slices, [*slices[1:], ()], strict=True):
         epoch, begin_ms, end_ms = batches[0].time_epoch, batches[0].evaluated_at_ms, batches[-1].evaluated_at_ms + 1
         rows = usage.read(USAGE_COLUMNS, begin_ms, end_ms, [("time_epoch", "=", epoch)])
-        found = {(one.query_id, one.batch_id): one for one in batches_of(rows)}
+        found = {(one.evaluation.query_id, one.evaluation.batch_id): one for one in batches_of(rows)}
         stored = states.read(_STATE_COLUMNS, begin_ms, end_ms, [("time_epoch", "=", epoch)])
         snapshots = {*zip(stored["query_id"].to_pylist(), stored["batch_id"].to_pylist(), strict=True)}
         again = list[tuple[StoredBatch, pa.Table]]()
         for one in batches:
             key = one.query_id, one.batch_id
-            batch = found.get(key) or StoredBatch(**asdict(one), usage=rows.slice(0, 0))
+            batch = found.get(key) or StoredBatch(one, rows.slice(0, 0))
             decided = _decide(decider, batch, snapshot_at)
             if key in stretch.compared:
                 again.append((batch, decided))
@@ -197,9 +180,63 @@ def decided_again(
 
 
 def _decide(decider: Decider, batch: StoredBatch, snapshot_at: SnapshotAt) -> pa.Table:
-    at_ms = batch.evaluated_at_ms
-    snapshot = snapshot_at(*batch.versions)
-    return decider.decide(snapshot, batch.usage, evaluation_of(batch), Moment(at_ms, at_ms)).decisions
+    at_ms = batch.evaluation.evaluated_at_ms
+    snapshot = snapshot_at(*batch.evaluation.versions)
+    return decider.decide(snapshot, batch.usage, batch.evaluation, Moment(at_ms, at_ms)).decisions
+
+
+# Every difference between two tables of decisions.
+
+KEY: Final = ("query_id", "batch_id", "broker_id", "user", "client_id", "quota_type", "mode")
+"""The columns that identify a row of `decisions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A decision, by `KEY`, that differs from the one its usage and quotas lead to; or a record, by its `publish_seq`.
+
+    `columns` has (stored, recomputed) of every column that differs; it is empty if one of the two rows is missing.
+    """
+
+    key: dict[str, Any]
+    columns: dict[str, tuple[Any, Any]]
+    is_stored: bool = True
+    is_recomputed: bool = True
+
+
+def differences(stored: pa.Table, recomputed: pa.Table) -> list[Difference]:
+    """Every difference between two tables of decisions, in the order of batches and keys.
+
+    The columns of `recomputed`, `KEY` among them, are compared exactly, floating-point numbers too: the same arithmetic
+    on the same numbers gives the same.
+    """
+    names = recomputed.column_names
+    order = [(name, "ascending") for name in KEY]
+    stored, recomputed = (table.select(names).sort_by(order).combine_chunks() for table in (stored, recomputed))
+    if stored.equals(recomputed):
+        return []
+    left, right = (
+        {tuple(row[name] for name in KEY): row for row in table.to_pylist()} for table in (stored, recomputed)
+    )
+    found = []
+    for key in sorted({*left, *right}, key=_in_order):
+        one, other = left.get(key), right.get(key)
+        named = dict(zip(KEY, key, strict=True))
+        if one is None or other is None:
+            found.append(Difference(named, {}, one is not None, other is not None))
+        elif one != other:
+            columns = {name: (one[name], other[name]) for name in names if one[name] != other[name]}
+            found.append(Difference(named, columns))
+    return found
+
+
+def _in_order(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """By batch, then by name; a sensor that is held as a whole has no client-id and comes before its clients."""
+    query_id, batch_id, *names = key
+    return batch_id, query_id, *((name is not None, name) for name in names)
+
+
+# Whether what is stored is what is decided again.
 
 
 @dataclass(slots=True)
@@ -278,7 +315,7 @@ def _rows_of(root: str, name: str, columns: Sequence[str], part: Slice) -> pa.Ta
     end_ms = part.end_ms + _SLICE_MS
     conditions = [("evaluated_at_ms", ">=", part.begin_ms), ("evaluated_at_ms", "<", end_ms)]
     stored = read_table(table_uri(root, name), [*columns], conditions)
-    keys = {(batch.query_id, batch.batch_id) for batch, _ in part.batches}
+    keys = {(batch.evaluation.query_id, batch.evaluation.batch_id) for batch, _ in part.batches}
     mine = [key in keys for key in zip(*(stored[name].to_pylist() for name in KEY[:2]), strict=True)]
     return stored.filter(pa.array(mine, pa.bool_()))
 
@@ -374,8 +411,7 @@ def _identified(part: Slice, cluster: str) -> pa.Table:
     for batch, rows in part.batches:
         if not rows.num_rows:
             continue
-        copied = BATCH_COLUMNS[1:]
-        constants = {"cluster": cluster} | {name: getattr(batch, name) for name in copied}
+        constants = {"cluster": cluster, **asdict(batch.evaluation)}
         columns = {name: pa.repeat(pa.scalar(value), rows.num_rows) for name, value in constants.items()}
         columns |= dict(zip(rows.column_names, rows.columns, strict=True))
         tables.append(pa.table(columns).select(_ROWS.names).cast(_ROWS))

@@ -27,10 +27,10 @@ from pipeline.tables.quotas.tenants import TENANT_ROWS, new_patterns
 from pipeline.throttle.assembly import Rehearsal, new_engine
 from pipeline.throttle.shapes import Publications, int64s
 from quota.arrays import Ints
+from quota.decisions import USAGE_COLUMNS
 from quota.effective import bound_warnings, name_warnings, pattern_warnings, standing_changes
 from quota.entity import QUOTA_TYPES
 from quota.rates import is_on_windows
-from quota.replay import USAGE_COLUMNS
 from quota.snapshot import QuotaSnapshot
 from quota.tenants import read_tenants
 from schemas.names import ClientKey

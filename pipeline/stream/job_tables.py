@@ -33,7 +33,7 @@ from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.publisher import Outbox
 from quota.arrays import Flags, Ints
 from quota.current_rates import COLUMNS, TOTALS, CurrentRates
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from quota.sensors import of_sensors_with_parts
 from schemas.arrow import conform
 from schemas.rows import BatchRow, DecisionRow, RatesRow, SensorStateRow

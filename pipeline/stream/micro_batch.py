@@ -46,8 +46,8 @@ from pipeline.stream.usage_columns import (
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.purgatory import ThrottlePurgatory
+from quota.decisions import Evaluation, begins_time_epoch
 from quota.entity import OTHER
-from quota.replay import Evaluation, begins_time_epoch
 from quota.snapshot import QuotaSnapshot
 from quota.units import counted
 from quota.usage import IN_GAP

@@ -14,7 +14,7 @@ stored yet, is decided with the settings it was recorded with.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -28,15 +28,14 @@ from pipeline.tables.queries import newest_batch
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
-from quota.replay import USAGE_COLUMNS, Evaluation, StoredBatch, batches_of, evaluation_of
+from quota.decisions import FACTS, USAGE_COLUMNS, Evaluation, StoredBatch, batches_of
 from schemas.arrow import arrow_schema
 from schemas.usage import UsageRow
 
 log = logging.getLogger(__name__)
 
 _COMMITS_LOOKED_AT: Final = (20, 500, 20_000)
-_FACTS = tuple(field.name for field in fields(Evaluation))
-_COLUMNS = (*_FACTS, "engine_settings")
+_COLUMNS = (*FACTS, "engine_settings")
 
 _USAGE = arrow_schema(UsageRow)
 _NO_USAGE = pa.Table.from_batches([], pa.schema([_USAGE.field(name) for name in USAGE_COLUMNS]))
@@ -70,7 +69,7 @@ def read_stored_usage(tables: JobTables, newest: BatchFacts, engine: EngineSetti
     batches = _with_ends_of_epochs(batches, rows)
     unfit = _newest_unfit(rows, engine.sample_window_ms)
     if unfit is not None:
-        batches = tuple(batch for batch in batches if batch.order > unfit.order)
+        batches = tuple(batch for batch in batches if batch.evaluation.order > unfit.order)
         snapshot = snapshot if snapshot is not None and snapshot[0].order > unfit.order else None
     return StoredUsage(batches, snapshot)
 
@@ -95,7 +94,7 @@ def _usage_since(tables: JobTables, newest: Evaluation, rate_span_ms: int, snaps
 def _rows_since(
     tables: JobTables, newest: Evaluation, batches: tuple[StoredBatch, ...], snapshot: Snapshot | None
 ) -> pa.Table:
-    begins = [newest, *map(evaluation_of, batches[:1]), *([] if snapshot is None else [snapshot[0]])]
+    begins = [newest, *(batch.evaluation for batch in batches[:1]), *([] if snapshot is None else [snapshot[0]])]
     epoch = min(one.time_epoch for one in begins)
     since_ms = min(one.evaluated_at_ms for one in begins if one.time_epoch == epoch)
     rows = tables.batches.read(_COLUMNS, [("evaluated_at_ms", ">=", since_ms)])
@@ -107,18 +106,18 @@ def _rows_since(
 
 def _with_ends_of_epochs(batches: tuple[StoredBatch, ...], rows: pa.Table) -> tuple[StoredBatch, ...]:
     """Put in the last batch of each time epoch but the newest, without its usage if it has any: debts go on from it."""
-    facts = [Evaluation(**row) for row in rows.select(_FACTS).to_pylist()]
+    facts = [Evaluation(**row) for row in rows.select(FACTS).to_pylist()]
     newest_epoch = max((one.time_epoch for one in facts), default=0)
     ends: dict[int, Evaluation] = {}
     for one in sorted(facts, key=lambda one: one.order):
         ends[one.time_epoch] = one
-    known = {(batch.query_id, batch.batch_id) for batch in batches}
+    known = {(batch.evaluation.query_id, batch.evaluation.batch_id) for batch in batches}
     added = [
-        StoredBatch(**asdict(one), usage=_NO_USAGE)
+        StoredBatch(one, _NO_USAGE)
         for epoch, one in ends.items()
         if epoch < newest_epoch and (one.query_id, one.batch_id) not in known
     ]
-    return tuple(sorted((*batches, *added), key=lambda one: one.order))
+    return tuple(sorted((*batches, *added), key=lambda batch: batch.evaluation.order))
 
 
 def _newest_unfit(rows: pa.Table, sample_window_ms: int) -> Evaluation | None:
@@ -126,7 +125,7 @@ def _newest_unfit(rows: pa.Table, sample_window_ms: int) -> Evaluation | None:
     texts = pc.unique(rows["engine_settings"]).to_pylist()
     unfit = [one for one in texts if EngineSettings.model_validate_json(one).sample_window_ms != sample_window_ms]
     of_unfit = rows.filter(pc.is_in(rows["engine_settings"], pa.array(unfit, pa.string())))
-    found = [Evaluation(**row) for row in of_unfit.select(_FACTS).to_pylist()]
+    found = [Evaluation(**row) for row in of_unfit.select(FACTS).to_pylist()]
     return max(found, key=lambda one: one.order, default=None)
 
 
@@ -198,14 +197,13 @@ def _decide_again(
     """Record all stored batches; returns the outcome of the one with these facts."""
     outcome = None
     snapshot = stored.snapshot
-    for batch in stored.batches:
-        evaluation = evaluation_of(batch)
+    for evaluation, usage in stored.batches:
         if snapshot is not None and evaluation.order > snapshot[0].order:
             decider.restore_buckets(snapshot[1])
             decider.resume(snapshot[0], at)
             snapshot = None
-        decided = decider.decide(quotas.at(*evaluation.versions), batch.usage, evaluation, at)
-        if facts is not None and facts.versions == {batch.query_id: batch.batch_id}:
+        decided = decider.decide(quotas.at(*evaluation.versions), usage, evaluation, at)
+        if facts is not None and facts.versions == {evaluation.query_id: evaluation.batch_id}:
             outcome = Outcome(facts, decided)
     if snapshot is not None:
         decider.restore_buckets(snapshot[1])

@@ -5,6 +5,7 @@ come in no order: who needs one says ORDER BY.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -19,7 +20,6 @@ from pydantic import BaseModel
 from pipeline.errors import TableMissing
 from pipeline.tables.opening import columns_of_others, open_table, unreadable
 from pipeline.tables.port import HELD_TYPE, TARGET, Condition, Instant, TableReader, of_newest_epoch, table_uri
-from quota.replay import EpochSpan
 from schemas.rows import BatchRow
 
 _ENGINE: Final = {
@@ -278,6 +278,15 @@ def split_range(start_ms: int, end_ms: int, slice_ms: int) -> Iterator[tuple[int
     """Split a range into slices of `slice_ms`: pairs (start inclusive, end exclusive). The last one may be shorter."""
     for slice_start_ms in range(start_ms, end_ms, slice_ms):
         yield slice_start_ms, min(slice_start_ms + slice_ms, end_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSpan:
+    """The instants of the first and the last row of a time epoch. After its last comes the first of the next."""
+
+    time_epoch: int
+    first_ms: int
+    last_ms: int
 
 
 class TimeSlices:

@@ -15,8 +15,8 @@ from pipeline.settings.model import EngineSettings, Settings
 from pipeline.throttle.decider import Decided, Decider
 from pipeline.throttle.publisher import NO_ROWS, Hear, HeardPublisher, Publisher
 from pipeline.throttle.purgatory import RenewLead, ThrottlePurgatory
+from quota.decisions import Evaluation
 from quota.engine import QuotaEngine, Scope
-from quota.replay import Evaluation
 from quota.snapshot import QuotaSnapshot
 from quota.throttle_time import Slicing
 from quota.usage import Usage

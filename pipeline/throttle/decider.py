@@ -34,10 +34,9 @@ from pipeline.throttle.shapes import (
 )
 from quota.arrays import Ids
 from quota.current_rates import CurrentRates, RecentUsage, current_rates
-from quota.decisions import Asked, Claims, Decisions
+from quota.decisions import Asked, Claims, Decisions, Evaluation
 from quota.engine import QuotaEngine
 from quota.entity import KIND_OF_LEVEL, Level, LevelKind
-from quota.replay import Evaluation
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
 from quota.usage import Pair, Usage

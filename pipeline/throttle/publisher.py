@@ -35,7 +35,7 @@ from pipeline.errors import (
 from pipeline.failpoints import failpoint
 from pipeline.tables.port import TableUnreadable, TableWriter
 from pipeline.throttle.shapes import Ints, Publications
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from schemas.arrow import arrow_schema, conform
 from schemas.names import THROTTLE_TOPIC
 from schemas.throttle_record import SCHEMA_VERSION, ThrottleEventRow, written_ms

@@ -44,10 +44,9 @@ from pipeline.throttle.shapes import (
     own_bounds_of,
     types_of,
 )
-from quota.decisions import Asked, Claims, names_of
+from quota.decisions import Asked, Claims, Evaluation, names_of
 from quota.entity import QUOTA_TYPES
-from quota.replay import Evaluation, SnapshotAt
-from quota.snapshot import QuotaSnapshot
+from quota.snapshot import QuotaSnapshot, SnapshotAt
 from quota.throttle_time import Slicing, Step
 from quota.usage import Pair, some_of
 from schemas.throttle_record import SENSOR, Cause

@@ -13,7 +13,7 @@ from pipeline.cluster.topics import create_topics, topic_specs
 from pipeline.errors import ClusterUnreachable
 from pipeline.throttle.publisher import Publisher
 from pipeline.throttle.topic import KafkaThrottleTopic
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from schemas.names import ClientKey
 from tests.fakes.outbox import MemoryOutbox
 from tests.pipeline.throttle.factories import publications, violation

@@ -21,7 +21,7 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, TenantTable
 from pipeline.tables.quotas.tenants import TenantChange
 from pipeline.tables.throttles import why_unpublished
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.pipeline.cli.running import kquota

@@ -24,7 +24,7 @@ from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import table_uri
 from pipeline.throttle.publisher import Marker
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from tests.faults.hand_job import HandJob
 from tests.object_store import BUCKET, ObjectStore
 from tests.pipeline.demo.played import new_job, throttle_one

@@ -17,7 +17,7 @@ from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import EditAudit, QuotaTable
 from pipeline.throttle.assembly import new_engine
 from pipeline.throttle.decider import Decider
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from schemas.arrow import conform
 from schemas.rows import DecisionRow
 from schemas.usage import UsageBySecondRow, UsageRow

@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import NotFound
-from pipeline.replay.verification import Verification, verify
+from pipeline.replay.verification import KEY, Difference, Verification, differences, verify
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.entity import QUOTA_TYPES
@@ -164,3 +164,49 @@ class KeptCopy:
 
     def replace(self, name: str, rows: pa.Table) -> None:
         write_deltalake(self.uri(name), rows, mode="overwrite", partition_by=["date"])
+
+
+def decision(user: str = "alice", batch_id: int = 1, **columns: Any) -> dict[str, Any]:
+    key = {"query_id": "q", "batch_id": batch_id, "broker_id": "", "user": user, "client_id": "etl"}
+    figures = {"quota_type": "producer_byte_rate", "mode": "enforce", "observed": 2.5, "max_throttle_time_ms": None}
+    return {**key, **figures, **columns}
+
+
+SCHEMA = pa.schema(
+    [
+        *((name, pa.int64() if name == "batch_id" else pa.string()) for name in KEY),
+        ("observed", pa.float64()),
+        ("max_throttle_time_ms", pa.int64()),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("kept", "again", "told"),
+    [
+        ([decision(), decision("bob")], [decision("bob"), decision()], []),
+        ([decision()], [decision(observed=2.5 + 2**-51)], [("alice", 1, {"observed": (2.5, 2.5 + 2**-51)})]),
+        ([decision(max_throttle_time_ms=9)], [decision()], [("alice", 1, {"max_throttle_time_ms": (9, None)})]),
+        (
+            [decision(), decision("bob")],
+            [decision("bob"), decision("carol")],
+            [("alice", 1, "not recomputed"), ("carol", 1, "not stored")],
+        ),
+        (
+            [decision(batch_id=batch_id) for batch_id in (10, 9, 2)],
+            [decision(batch_id=batch_id, observed=0.0) for batch_id in (2, 10, 9)],
+            [("alice", batch_id, {"observed": (2.5, 0.0)}) for batch_id in (2, 9, 10)],
+        ),
+    ],
+    ids=["in any order", "the last bit", "a value and none", "on one side only", "in the order of the batches"],
+)
+def test_what_differs_is_told(kept: list[Any], again: list[Any], told: list[Any]) -> None:
+    stored = pa.Table.from_pylist(kept, SCHEMA).append_column("date", pa.array(["2026-11-21"] * len(kept)))
+    found = differences(stored, pa.Table.from_pylist(again, SCHEMA))
+    assert [(one.key["user"], one.key["batch_id"], what(one)) for one in found] == told
+
+
+def what(one: Difference) -> Any:
+    if not one.is_stored:
+        return "not stored"
+    return one.columns if one.is_recomputed else "not recomputed"

@@ -8,7 +8,7 @@ from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.throttle.assembly import assemble
 from pipeline.throttle.publisher import Publisher
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.clock import ManualClock

@@ -10,8 +10,8 @@ from pipeline.clock import Moment
 from pipeline.settings.model import EngineSettings
 from pipeline.throttle import assembly
 from pipeline.throttle.assembly import new_engine
+from quota.decisions import Evaluation
 from quota.errors import InvalidUsage
-from quota.replay import Evaluation
 from quota.throttle_time import ThrottleCaps
 from tests.pipeline.throttle.factories import ALICE, clients, due
 from tests.pipeline.throttle.loop import HandLoop

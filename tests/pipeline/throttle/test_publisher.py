@@ -13,7 +13,7 @@ from pipeline.clock import Moment
 from pipeline.errors import Conflict, MessageTooLarge, PipelineError, TransactionFenced, TransactionUndecided
 from pipeline.tables.port import TableUnreadable
 from pipeline.throttle.publisher import Marker, Publisher
-from quota.replay import Evaluation
+from quota.decisions import Evaluation
 from schemas.names import ClientKey
 from schemas.throttle_record import ThrottleRecord
 from tests.fakes.outbox import MemoryOutbox

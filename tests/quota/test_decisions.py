@@ -1,0 +1,45 @@
+"""Batches of stored usage come back as they were decided."""
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quota.decisions import Evaluation, batches_of
+
+T0_MS = 1_700_000_000_000
+
+
+def stored(batch_id: int, at_ms: int, rows: int = 1, query_id: str = "q") -> list[dict[str, Any]]:
+    key = {
+        "query_id": query_id,
+        "batch_id": batch_id,
+        "evaluated_at_ms": at_ms,
+        "quota_version": batch_id // 7,
+        "tenants_version": -1,
+    }
+    return [{**key, "time_epoch": 0, "user": f"u{row}"} for row in range(rows)]
+
+
+@given(st.data())
+def test_batches_come_back_whole_and_in_the_order_they_were_decided(data: st.DataObject) -> None:
+    batches, at_ms = [], T0_MS
+    for batch_id, step_ms in enumerate(data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=60))):
+        at_ms += step_ms
+        batches.append(stored(batch_id, at_ms, data.draw(st.integers(1, 5))))
+    usage = pa.Table.from_pylist(data.draw(st.permutations([row for batch in batches for row in batch])))
+    found = [*batches_of(usage)]
+    assert [sorted(one.usage["user"].to_pylist()) for one in found] == [[row["user"] for row in b] for b in batches]
+    for one, (first, *_) in zip(found, batches, strict=True):
+        key = {
+            name: getattr(one.evaluation, name)
+            for name in ("query_id", "batch_id", "evaluated_at_ms", "quota_version", "tenants_version")
+        }
+        assert key == {name: first[name] for name in key}
+
+
+def test_a_new_query_begins_after_the_last_instant_of_the_one_before_and_the_first_of_all_at_its_own() -> None:
+    last = Evaluation("q", 7, T0_MS, 0)
+    assert [last.least_ms("q"), last.least_ms("r"), Evaluation("", -1, 0, -1).least_ms("q")] == [T0_MS, T0_MS + 1, 0]
+    assert list(batches_of(pa.Table.from_pylist(stored(7, T0_MS)).slice(0, 0))) == []
