@@ -23,7 +23,8 @@ from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings,
 from pipeline.stream.usage_columns import USAGE_SCHEMA
 from pipeline.throttle.assembly import assemble
 from pipeline.throttle.publisher import HeardPublisher
-from pipeline.throttle.shapes import Ints, Publications
+from pipeline.throttle.shapes import Publications
+from quota.arrays import Ints
 from quota.decisions import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey

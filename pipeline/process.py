@@ -8,7 +8,6 @@ without an active exception", exit code 134, after a result that was printed in 
 import atexit
 import contextlib
 import fcntl
-import gc
 import logging
 import os
 import signal
@@ -231,22 +230,6 @@ def _restart_all() -> None:
 
 
 os.register_at_fork(after_in_child=_restart_all)
-
-
-@contextmanager
-def paused() -> Iterator[None]:
-    """Pause the garbage collector, of all threads, while many objects are made that all stay alive.
-
-    While a text is read, the collector would look through all objects again and again and find nothing, which takes a
-    third to a half of the time. If two threads pause it, it goes on with the first of them that ends.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 # Runs in the child before Java does: sets the kernel to send SIGKILL when the parent dies (Linux), then becomes Java.

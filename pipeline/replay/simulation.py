@@ -16,7 +16,8 @@ from pipeline.settings.model import Settings
 from pipeline.stream.usage_columns import CollectedBatch, ReadingRules
 from pipeline.stream.usage_reader import MESSAGE_SCHEMA, read_usage
 from pipeline.throttle.assembly import Rehearsal
-from pipeline.throttle.shapes import Ints, Publications, Row
+from pipeline.throttle.shapes import Publications, Row
+from quota.arrays import Ints
 from quota.decisions import Evaluation
 from quota.engine import Scope
 from quota.snapshot import QuotaSnapshot

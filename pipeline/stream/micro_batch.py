@@ -85,10 +85,10 @@ class MicroBatch:
         self._decider = decider
         self._purgatory = purgatory
         self._clock = clock
-        self._engine, self._stream, self._usage_topic = settings.engine, settings.stream, settings.kafka.usage_topic
+        self._sample_window_ms, self._late_after_ms = settings.engine.sample_window_ms, settings.engine.late_after_ms
+        self._stream, self._usage_topic = settings.stream, settings.kafka.usage_topic
         self._engine_settings = json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":"))
-        self._recovered = recovered
-        self._before = recovered.newest
+        self._stored, self._before = recovered.outcome, recovered.newest
         self._topics = topics
         self._report = report
         self._clock_warning = ClockWarning()
@@ -98,14 +98,14 @@ class MicroBatch:
 
     def complete_stored(self) -> None:
         """Append what is missing of the newest stored batch; called once, at start. Spark may not repeat it."""
-        if self._recovered.outcome is not None:
-            self._tables.append_outcome(self._recovered.outcome)
+        if self._stored is not None:
+            self._tables.append_outcome(self._stored)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Run one micro-batch: Spark's batch of Kafka records, and its number in this query."""
         query_id, began = query_id_of(frame), self._clock.now()
-        stored = self._recovered.outcome_of(query_id, batch_id)
-        if stored is not None:
+        stored = self._stored
+        if stored is not None and stored.facts.versions == {query_id: batch_id}:  # only the newest can be run again
             published = self._publish(stored.decided, stored.facts, is_stored=True)
             moments = (began, began, began, began)
             self._done(stored.facts, stored.decided, published, moments, stored.facts.good_count, {}, {})
@@ -177,7 +177,7 @@ class MicroBatch:
 
     def _limited(self, batch: CollectedBatch, collected: Moment) -> CollectedBatch:
         tolerance_ms = self._stream.clock_tolerance_ms
-        limited, ahead = limit_event_times(batch, collected.wall_ms + tolerance_ms, self._engine.sample_window_ms)
+        limited, ahead = limit_event_times(batch, collected.wall_ms + tolerance_ms, self._sample_window_ms)
         self._clock_warning.take(ahead, tolerance_ms, collected.steady_ms)
         return limited
 
@@ -199,7 +199,7 @@ class MicroBatch:
         last, own_ms = self._decider.last, batch.newest_event_ms
         version, tenants_version = quotas.versions
         instants_ms = (own_ms, batch.newest_append_ms, collected.wall_ms)
-        if begins_time_epoch(last.evaluated_at_ms, self._engine.late_after_ms, instants_ms):
+        if begins_time_epoch(last.evaluated_at_ms, self._late_after_ms, instants_ms):
             log.warning(
                 "the clocks were set back: the events of batch_id=%d are %.1f s before those of the batch before. "
                 "Rates begin empty, debts stay (time epoch %d)",
@@ -227,7 +227,7 @@ class MicroBatch:
         collected: Moment,
         gap: Gap | None,
     ) -> BatchFacts:
-        is_late = pc.less_equal(batch.usage["last_event_ms"], evaluation.evaluated_at_ms - self._engine.late_after_ms)
+        is_late = pc.less_equal(batch.usage["last_event_ms"], evaluation.evaluated_at_ms - self._late_after_ms)
         return BatchFacts(
             evaluation=evaluation,
             processed_at_ms=collected.wall_ms,

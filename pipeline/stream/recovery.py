@@ -160,11 +160,6 @@ class Recovered:
         """The topics of the newest batch: the one that has its offsets, and the others; empty for new tables."""
         return {} if self.newest is None else self.newest.ids_of_topics
 
-    def outcome_of(self, query_id: str, batch_id: int) -> Outcome | None:
-        """The stored outcome of this batch if it is the newest stored batch. Only that one can be run again."""
-        newest = self.outcome
-        return newest if newest is not None and newest.facts.versions == {query_id: batch_id} else None
-
 
 def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, settings: Settings) -> Recovered:
     """Bring the engine to the state in which the last stored batch left it."""

@@ -19,20 +19,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.clock import Moment
-from pipeline.throttle.lifecycle import Holds, Throttles
-from pipeline.throttle.shapes import (
-    CLIENTS,
-    NO_BOUND,
-    NO_LEVEL,
-    Flags,
-    Floats,
-    Ints,
-    holds_users,
-    levels_of,
-    own_bounds_of,
-    rows_of_types,
-)
-from quota.arrays import Ids
+from pipeline.throttle.ledger import Holds, Throttles
+from pipeline.throttle.shapes import CLIENTS, NO_BOUND, NO_LEVEL, holds_users, levels_of, own_bounds_of, rows_of_types
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.current_rates import CurrentRates, RecentUsage, current_rates
 from quota.decisions import Asked, Claims, Decisions, Evaluation
 from quota.engine import QuotaEngine

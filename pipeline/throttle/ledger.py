@@ -13,19 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.throttle.lifecycle import Holds, Running, Throttles
-from pipeline.throttle.shapes import (
-    CLIENTS,
-    HELD,
-    NO_BOUND,
-    NO_LEVEL,
-    Floats,
-    Ints,
-    columns_of,
-    lists_of,
-    table_of,
-)
+from pipeline.throttle.shapes import CLIENTS, HELD, NO_BOUND, NO_LEVEL, columns_of, lists_of, table_of
 from purgatory.batch_wheel import BatchTimingWheel
+from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import names_of
 from quota.entity import QUOTA_TYPES
 from quota.tenants import Tenant
@@ -69,6 +59,60 @@ class Hold:
     end_ms: int = 0
     due_ms: int = 0
     handle: int = _NONE
+
+
+Holds = NDArray[np.object_]
+"""An array of `Hold`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throttles:
+    """Throttles that run, one for each of n clients: of the last record of each the type, bound and level.
+
+    Attributes:
+        holds: The `Hold` of each.
+        bound: T, infinity for none.
+        level: 0 where it is not known.
+        kind: The `LevelKind` of its sensor.
+        forgiven_ms: Until when debts of its sensor were forgiven by then; 0 for never.
+        end_ms: Its end on the steady clock.
+        due_ms: When its check is due there, or its end.
+    """
+
+    holds: Holds
+    quota_type: Ints
+    bound: Floats
+    level: Ints
+    kind: Ints
+    forgiven_ms: Ints
+    end_ms: Ints
+    due_ms: Ints
+
+    def __len__(self) -> int:
+        return len(self.holds)
+
+    @property
+    def is_at_end(self) -> Flags:
+        """Which have been checked, so that they are due next at their end."""
+        return self.due_ms >= self.end_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The running throttle of each of n targets, or its last one.
+
+    Attributes:
+        decision_ids: The decisions that began them; None where none is held.
+        end_ms: Its end on the steady clock, int64[n]; far in the past where none is known.
+    """
+
+    decision_ids: NDArray[np.object_]
+    is_held: Flags
+    end_ms: Ints
+
+    def take(self, rows: Ids) -> "Running":
+        """The throttles of some of the clients."""
+        return Running(self.decision_ids[rows], self.is_held[rows], self.end_ms[rows])
 
 
 class DueHolds:

@@ -34,7 +34,8 @@ from pipeline.errors import (
 )
 from pipeline.failpoints import failpoint
 from pipeline.tables.port import TableUnreadable, TableWriter
-from pipeline.throttle.shapes import Ints, Publications
+from pipeline.throttle.shapes import Publications
+from quota.arrays import Ints
 from quota.decisions import Evaluation
 from schemas.arrow import arrow_schema, conform
 from schemas.names import THROTTLE_TOPIC

@@ -1,5 +1,22 @@
 """Throttled clients in purgatory: held, checked ahead of their end, renewed or released; each ends exactly once.
 
+    violated ──▶ publish `throttle` ──▶ check, `lead_ms` before the end ──▶ owes longer? ──▶ publish `renewed` ─┐
+                     ▲                                     ▲     │ no                                │
+                     └── violated again, ends clearly later ┘    ▼                                       check again
+                                                         wait for the end, check again ──▶ owes? ──▶ publish `renewed`
+                                                                                       │ no
+                                                                                       ▼
+                                                                              publish `release`
+
+What "longer" and "clearly later" are, and how long a slice is: `quota.throttle_time`.
+
+A check happens ahead of the end because a record needs time to take effect: a renewal that is published when the
+throttle ends lets the client run for one loop delay in each cycle. For an offender at k times its quota that adds up to
+a leak. A slice does not forgive the rest of a debt: the next check finds it in `owed_ms`.
+
+The end is checked too. Usage may have arrived since the last check, and after a restart the end may have passed while
+the job was down.
+
 The one lock here serialises everything that writes records: batches, checks and quota edits. The wheel inside the
 ledger has a lock of its own that is never held over I/O, so what is due is handed out at once (`pop_due`, on a thread
 of its own) even while a batch or a check is being published; its record follows within one batch (`tick`).
@@ -8,7 +25,7 @@ of its own) even while a batch or a check is being published; its record follows
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Any, Final
@@ -21,22 +38,11 @@ from numpy.typing import NDArray
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
 from pipeline.throttle.decider import Decider, ids_of_decisions
-from pipeline.throttle.ledger import ThrottleLedger
-from pipeline.throttle.lifecycle import (
-    CheckResult,
-    Holds,
-    Running,
-    Throttles,
-    check,
-    check_after_edit,
-    violations_to_publish,
-)
+from pipeline.throttle.ledger import Holds, Running, ThrottleLedger, Throttles
 from pipeline.throttle.publisher import HeardPublisher, Publisher
 from pipeline.throttle.shapes import (
     CLIENTS,
     NO_LEVEL,
-    Flags,
-    Ints,
     Publications,
     holds_users,
     int64s,
@@ -44,6 +50,7 @@ from pipeline.throttle.shapes import (
     own_bounds_of,
     types_of,
 )
+from quota.arrays import Flags, Ids, Ints
 from quota.decisions import Asked, Claims, Evaluation, names_of
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot, SnapshotAt
@@ -86,6 +93,65 @@ class RenewLead:
             ordered = sorted(self._lags_ms)
             p99_ms = ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)]
             self._lead_ms = max(self._fixed_ms + p99_ms, self._min_ms)
+
+
+# What is published of a batch, and what a check decides: functions of values, of whole columns.
+
+
+def violations_to_publish(asked: Asked, running: Running, now_ms: int, slicing: Slicing) -> tuple[Ids, Ints]:
+    """The batch's throttles that a client can obey and that change what it knows: their places, and their slices.
+
+    A violation holds its client for the larger of X and of what its bucket owes, in slices. A client that is held hears
+    of it only if its throttle would end clearly later than the end published last. Otherwise a client that ignores its
+    throttle would get a record with every batch; the check before the end renews it anyway.
+    """
+    claims, capped_ms = asked.claims, asked.throttle_time_ms
+    owed_ms = np.maximum(claims.owed_ms, capped_ms)
+    slices_ms = slicing.first_slices_ms(owed_ms, capped_ms, claims.window_ms, claims.quota_type)
+    is_published = slicing.is_published(owed_ms, slices_ms, running.end_ms - now_ms, running.is_held)
+    published = is_published.nonzero()[0]
+    return published, slices_ms[published]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check decided of each of n throttles: its `Step`, and how long it is held if that is `HOLD`; else 0."""
+
+    steps: Ints
+    slices_ms: Ints
+
+    @classmethod
+    def of(cls, steps: Ints, claims: Claims, slicing: Slicing) -> "CheckResult":
+        """By the steps, and by what is owed."""
+        slices_ms = slicing.slices_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
+        return cls(steps, np.where(steps == Step.HOLD, slices_ms, 0))
+
+
+def check(due: Throttles, claims: Claims, at_ms: Ints, slicing: Slicing) -> CheckResult:
+    """Check throttles shortly before they end, and at their end (`Slicing.at_check`).
+
+    * `due`: The throttles whose check or end has come.
+    * `claims`: What each of their clients owes at the instant of its check, by the quota type that owes most.
+    """
+    left_ms = np.maximum(due.end_ms - at_ms, 0)
+    return CheckResult.of(slicing.at_check(claims.owed_ms, left_ms, due.is_at_end), claims, slicing)
+
+
+def check_after_edit(
+    throttles: Throttles, claims: Claims, at_ms: Ints, slicing: Slicing, is_renamed: Flags
+) -> CheckResult:
+    """Check throttles whose bound, mode, level or exceptions an operator has just changed (`Slicing.at_edit`).
+
+    Under a shadow quota, an exemption, or no bound nothing is owed. A throttle that holds others than before
+    (`is_renamed`) is published again with its end where it would have none other.
+    """
+    left_ms = np.maximum(throttles.end_ms - at_ms, 0)
+    # No bound is infinity: it is below nothing, and nothing that is finite falls from it.
+    is_same_type = throttles.quota_type == claims.quota_type
+    fell = is_same_type & np.isfinite(throttles.bound) & (claims.own_bound < throttles.bound)
+    result = CheckResult.of(slicing.at_edit(claims.owed_ms, left_ms, fell), claims, slicing)
+    again = is_renamed & (result.steps == Step.WAIT) & (left_ms > 0)
+    return CheckResult(np.where(again, Step.HOLD, result.steps), np.where(again, left_ms, result.slices_ms))
 
 
 class ThrottlePurgatory:

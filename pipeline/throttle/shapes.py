@@ -3,7 +3,7 @@
     Asked (quota.decisions) ─▶ Publications (who must wait, why, and how long) ─▶ WRITTEN (stored, on the topic)
                                                                                   HELD (running)
 
-Checks go by arrays (`quota.decisions.Claims`, `pipeline.throttle.lifecycle`); Arrow tables are for what is published.
+Checks go by arrays (`quota.decisions.Claims`, `pipeline.throttle.purgatory`); Arrow tables are for what is published.
 A record in one line of text is at the end.
 """
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
 from pipeline.command_line import command_text
 from pipeline.errors import printable
+from quota.arrays import Flags, Floats, Ints
 from quota.decisions import Claims, names_of, names_where
 from quota.entity import QUOTA_TYPES, LevelKind
 from quota.throttle_time import throttle_time_of
@@ -31,10 +32,6 @@ if TYPE_CHECKING:  # pyarrow's classes are generic to its stubs only
     from typing import TypeAlias
 
     Values: TypeAlias = pa.ChunkedArray[Any] | pa.Array[Any]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 NO_BOUND: Final = np.inf
 """Stands for "no bound" in an array of bounds."""

@@ -46,7 +46,7 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable, TenantTable
 from pipeline.throttle.assembly import assemble
-from pipeline.throttle.lifecycle import Throttles
+from pipeline.throttle.ledger import Throttles
 from pipeline.throttle.publisher import Marker, Publisher
 from pipeline.throttle.shapes import CLIENTS, int64s, levels_of, types_of
 from quota.entity import DEFAULT

@@ -1,9 +1,7 @@
 """A process: threads that take steps, pauses of the garbage collector, locks, and an end with its own exit code."""
 
-import gc
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from unittest.mock import Mock
@@ -13,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline.errors import Conflict
-from pipeline.process import Background, ProcessLock, holder_of, paused
+from pipeline.process import Background, ProcessLock, holder_of
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 
@@ -77,16 +75,6 @@ def test_a_command_whose_step_does_not_end_leaves_without_ending_the_interpreter
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
     )
     assert (done.returncode, done.stdout.split("\n")[:-1], done.stderr) == (3, told, "")
-
-
-def test_the_garbage_collector_is_paused_inside_and_goes_on_after_a_failure() -> None:
-    gc.enable()
-    with suppress(ZeroDivisionError), paused():
-        with paused():
-            pass
-        assert not gc.isenabled(), "a pause inside of another one does not end it"
-        raise ZeroDivisionError
-    assert gc.isenabled()
 
 
 HOLD = """

@@ -1,7 +1,9 @@
 """What becomes of each message: what is taken and how it is summed, what is refused and why."""
 
+import gc
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.stream import usage_reader
 from pipeline.stream.usage_columns import DEAD_LETTER_SCHEMA, LARGEST_SUM, USAGE_SCHEMA
-from pipeline.stream.usage_reader import NO_JSON, NO_OBJECT, NO_OBJECTS, NO_UTF8
+from pipeline.stream.usage_reader import NO_JSON, NO_OBJECT, NO_OBJECTS, NO_UTF8, collector_paused
 from tests.pipeline.stream.fuzz import append_times, beyond, comparable, faults_of, messages
 from tests.pipeline.stream.messages import (
     APPENDED_AT_MS,
@@ -213,3 +215,13 @@ def test_short_messages_are_read_as_the_model_reads_them(value: bytes) -> None:
 @pytest.mark.parametrize("count", [1_500, pytest.param(10_000, marks=pytest.mark.long)])
 def test_any_messages_are_read_as_the_model_reads_them(kind: Callable[[Random], bytes | None], count: int) -> None:
     assert faults_of(messages(11, count, kind), append_times(11, count)) == []
+
+
+def test_the_garbage_collector_is_paused_inside_and_goes_on_after_a_failure() -> None:
+    gc.enable()
+    with suppress(ZeroDivisionError), collector_paused():
+        with collector_paused():
+            pass
+        assert not gc.isenabled(), "a pause inside of another one does not end it"
+        raise ZeroDivisionError
+    assert gc.isenabled()

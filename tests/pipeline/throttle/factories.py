@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.throttle.lifecycle import Throttles
+from pipeline.throttle.ledger import Throttles
 from pipeline.throttle.shapes import CLIENTS, Publications
 from quota.decisions import Asked, Claims
 from quota.entity import QUOTA_TYPES
