@@ -30,8 +30,7 @@ from quota.decisions import (
 )
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument, InvalidUsage
-from quota.rates import TokenBuckets
-from quota.recording import SensorGroups, record_piece, sensors_of, split_by_window, violated_sensors
+from quota.rates import SensorGroups, TokenBuckets, record_piece, sensors_of, split_by_window, violated_sensors
 from quota.resolution import Candidates, Resolved, Side
 from quota.sensors import IDLE_MS, UNRESOLVED, Key, SensorTable
 from quota.snapshot import QuotaSnapshot

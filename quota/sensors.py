@@ -8,21 +8,18 @@ To which sensors the usage of an entity goes is kept for all entities that were 
 are stored as a table, because they are the only state that stored usage does not give again.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import ClassVar, Final
+from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quota.arrays import Flags, Floats, Ids, Ints
+from quota.arrays import Flags, Ids
 from quota.decisions import names_where
 from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.errors import InvalidUsage
-from quota.rates import (
-    SampleWindows,
-    TokenBuckets,
-)
+from quota.rates import NEVER_MS, SampleWindows, TokenBuckets, TypeSensors
 from quota.resolution import Resolution, Resolved, Side, recorded_keys
 from quota.snapshot import QuotaSnapshot
 from quota.tenants import DEMAND_SHARE, NO_TENANT, TenantLevels
@@ -44,68 +41,8 @@ Key = tuple[Side, int]  # a side and the position of a quota type
 
 KEYS: Final[tuple[Key, ...]] = tuple((side, quota_type) for side in Side for quota_type in range(len(QUOTA_TYPES)))
 MIN_CAPACITY: Final = 64
-NEVER_MS: Final = -(1 << 52)
-"""Stands for "never" in an array of instants."""
 _MAX_CHUNKS: Final = 256
 _ALMOST_ONE: Final = 1.0 - 1e-9
-
-
-class TypeSensors:
-    """Samples and buckets (None: no debt is carried) of each sensor, for one quota type on one side, and its quota.
-
-    T, the level, the tenant, whether a throttle holds the user, and (on the shadow side) whether it is in shadow mode
-    are of the last time that one of its entities was resolved: infinity, 0, none and False for no quota. `is_resolved`:
-    that was under the quotas in force. `bound` is the bound in force: T, or of a member what its tenant leaves it.
-    `demanded_at_ms` is when a member was last seen to want more than it has.
-    """
-
-    _FILLS: ClassVar[Mapping[str, float]] = {
-        "bound": np.inf,
-        "own": np.inf,
-        "level": 0,
-        "tenant": NO_TENANT,
-        "demanded_at_ms": NEVER_MS,
-        "is_shadow": 0,
-        "holds_user": 0,
-        "is_resolved": 0,
-    }
-
-    def __init__(self, windows: SampleWindows, buckets: TokenBuckets | None) -> None:
-        self.windows = windows
-        self.buckets = buckets
-        self.bound = np.zeros(0, np.float64)
-        self.own = np.zeros(0, np.float64)
-        self.level = np.zeros(0, np.int64)
-        self.tenant = np.zeros(0, np.int64)
-        self.demanded_at_ms = np.zeros(0, np.int64)
-        self.is_shadow = np.zeros(0, np.bool_)
-        self.holds_user = np.zeros(0, np.bool_)
-        self.is_resolved = np.zeros(0, np.bool_)
-
-    def bucket_of(self, sensors: Ids) -> tuple[Floats, Ints]:
-        """`TokenBuckets.stored`; infinity without a bucket."""
-        if self.buckets is None:
-            return np.full(len(sensors), np.inf), np.zeros(len(sensors), np.int64)
-        return self.buckets.stored(sensors)
-
-    def grow(self, capacity: int) -> None:
-        """Make room for this many sensors."""
-        room = capacity - len(self.bound)
-        if room <= 0:
-            return
-        for name, fill in self._FILLS.items():
-            setattr(self, name, np.pad(getattr(self, name), (0, room), constant_values=fill))
-        self.windows.grow(capacity)
-        if self.buckets is not None:
-            self.buckets.grow(capacity)
-
-    def keep(self, kept: Flags) -> None:
-        """Forget the sensors that are not kept, bool[n]. The others close the gaps in their order."""
-        for name in self._FILLS:
-            setattr(self, name, getattr(self, name)[: len(kept)][kept])
-        self.windows.keep(kept)
-        if self.buckets is not None:
-            self.buckets.keep(kept)
 
 
 class SensorNumbers:

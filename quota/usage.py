@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from quota.arrays import Flags, Ids, Ints
 from quota.errors import InvalidUsage
-from quota.rates import LARGEST_SUM
 
 # Names as 128-bit hashes, computed column by column, and a hash table from such keys to ids.
 #
@@ -309,6 +308,7 @@ class KeyIndex:
 
 BLOCK_ROWS: Final = 1 << 15
 """The number of rows worked on at a time where many steps need the same rows: as many as a core's cache holds."""
+LARGEST_SUM: Final = np.iinfo(np.int64).max
 
 BYTES: Final = ("produced_bytes", "fetched_bytes")
 _TIMES: Final = ("io_time_ns", "network_time_ns")

@@ -55,7 +55,7 @@ def test_from_usage_to_a_record_and_from_an_edit_to_a_release(tmp_path: Path) ->
         job.clock.advance(200)
     files = files_entered(lambda: use(job, 500_000))
     assert job.broker.records[-1].cause == "violation"
-    assert len(files) <= 37, sorted(files)
+    assert len(files) <= 31, sorted(files)
 
     def edit() -> None:
         job.edit({"producer_byte_rate": 1e12})
@@ -64,7 +64,7 @@ def test_from_usage_to_a_record_and_from_an_edit_to_a_release(tmp_path: Path) ->
 
     files = files_entered(edit)
     assert job.broker.records[-1].action == "release"
-    assert len(files) <= 36, sorted(files)
+    assert len(files) <= 34, sorted(files)
 
 
 def test_from_a_request_to_the_page_of_a_client(tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import LEVELS_OF_DEFAULTS
-from quota.rates import SampleWindows
-from quota.recording import SensorGroups
+from quota.rates import SampleWindows, SensorGroups, TypeSensors
 from quota.resolution import Side
-from quota.sensors import SensorTable, TypeSensors
+from quota.sensors import SensorTable
 from quota.snapshot import QuotaSnapshot
 from quota.usage import BYTES, EntityNames, Usage
 
