@@ -1,6 +1,7 @@
 """What a sensor remembers: its observed rate, from sums over sample windows, and its debt, in a token bucket.
 
-Sample windows begin at multiples of w. For the buckets see `TokenBuckets`. How a batch of usage gets into both is at the end.
+Sample windows begin at multiples of w. For the buckets see `TokenBuckets`. How a batch of usage gets into both is at
+the end.
 
 **The formula.** This is Kafka's `Rate`. It does not move with every event. Time is cut into sample windows of w ms, and
 per window a sensor keeps the integer sum of what was used in it and the time of its last event. A window expires as a
