@@ -24,8 +24,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from pipeline.clock import Clock, Moment
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError
-from pipeline.meter.scraped_rates import ScrapedUsage
-from pipeline.meter.scrapes import Page, SensorTable
+from pipeline.meter.scrapes import Page, ScrapedUsage, SensorTable
 from pipeline.meter.usage_topic import Message, UsagePublisher, Used, delivery_metrics, messages_of
 from schemas.usage import LARGEST_MEASURE
 

@@ -11,8 +11,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.meter.scraped_rates import ScrapedUsage
-from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, Page, SensorTable
+from pipeline.meter.scrapes import FETCHED, PRODUCED, QUOTA_PATTERNS, REQUEST, Page, ScrapedUsage, SensorTable
 from quota.arrays import Ints
 from quota.rates import SampleWindows
 from tests.deploy.commands import DEPLOY
