@@ -18,8 +18,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 
 from pipeline.errors import Conflict, PipelineError
 from pipeline.tables import port
-from pipeline.tables.log_files import keep
-from pipeline.tables.opening import OF_FEATURES, causes_of, open_table, reading, unfit_features, unwritable
+from pipeline.tables.opening import OF_FEATURES, causes_of, keep, open_table, reading, unfit_features, unwritable
 from pipeline.tables.port import UNDO_OTHERS, TableUnwritable, looking_at, lost_race, rows_refused
 from pipeline.tables.queries import StoredTable
 

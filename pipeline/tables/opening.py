@@ -1,21 +1,28 @@
-"""Opens a Delta table.
+"""Opens a Delta table, and says why one cannot be opened.
 
 A table that is missing, one that cannot be read and one that a power loss has damaged are different errors.
 """
 
+import errno
+import json
+import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from functools import cached_property, lru_cache
+from pathlib import Path
+from shlex import quote
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pydantic import BaseModel
 
 from pipeline.errors import Conflict, first_line
-from pipeline.tables.log_files import LogFiles
 from pipeline.tables.object_store import delta_rs_options
-from pipeline.tables.port import UNDO_OTHERS, TableUnreadable, creating_elsewhere, table_missing
+from pipeline.tables.port import UNDO_OTHERS, TableUnreadable, creating, creating_elsewhere, is_local, table_missing
 
 _NO_SUCH_VERSION: Final = ("LogSegment end version", "No table metadata or protocol found in delta log")
 # delta-rs prints each cause of an error of a store on a line of its own, with an arrow in colour.
@@ -128,3 +135,240 @@ def unreadable(uri: str, failure: Exception, version: int | None = None) -> Tabl
 def causes_of(failure: Exception) -> str:
     """The first line of what delta-rs raised, with the causes below it."""
     return ": ".join([first_line(failure), *_CAUSE.findall(str(failure))])
+
+
+# The log of a table on a local disk, as files: what a power loss left of it, how to go back, and what makes it last.
+#
+# Neither delta-rs nor Spark waits until the disk has what they write. After a power loss a file may be empty, cut or
+# full of zeros. Delta reads an empty commit as one that changed nothing, without a word. So the commits that a version
+# is read from are looked at when a table is opened; and what must not be lost is waited for (`keep`).
+
+_VERSION: Final = re.compile(r"\.?(\d{20})\.")
+_CHECKPOINT: Final = re.compile(r"\d{20}\.checkpoint\.")
+_COMMIT_LENGTH: Final = 25  # of 20 digits and .json
+_KIND: Final = re.compile(rb'^\s*\{\s*"(\w+)"', re.MULTILINE)
+_LAST_CHECKPOINT: Final = "_last_checkpoint"
+_PARQUET: Final = b"PAR1"
+_TAKEN_BACK: Final = "_taken_back"  # delta-rs and Spark leave folders with such names alone
+_NAMED: Final = 3
+
+
+class Damage(NamedTuple):
+    """What is wrong with the files of a table, and how to go on."""
+
+    cause: str
+    fix: str
+
+
+class LogFiles:
+    """The files in the log of a table on a local disk; none if there is no such folder."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.table = Path(uri).absolute()
+        self.folder = self.table / "_delta_log"
+
+    @classmethod
+    def of(cls, uri: str) -> "LogFiles | None":
+        """The log of a table; None for a table in a store, which writes an object whole or not at all."""
+        return cls(uri) if is_local(uri) else None
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of the files."""
+        try:
+            return sorted(os.listdir(self.folder))
+        except FileNotFoundError:
+            return []
+
+    @cached_property
+    def commits(self) -> list[int]:
+        """The versions that have a commit, in order."""
+        return [int(name[:20]) for name in self.names if len(name) == _COMMIT_LENGTH and name.endswith(".json")]
+
+    @cached_property
+    def checkpoints(self) -> list[int]:
+        """The versions that have a checkpoint, in order."""
+        return sorted({int(name[:20]) for name in self.names if _CHECKPOINT.match(name)})
+
+    def content(self, version: int) -> bytes | None:
+        """What a commit holds; None if it was cleaned away since the files were listed."""
+        try:
+            return self._commit(version).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def actions(self, version: int) -> list[dict[str, Any]]:
+        """The actions of a commit that is whole."""
+        return [json.loads(line) for line in (self.content(version) or b"").splitlines() if line.strip()]
+
+    def read_for(self, version: int) -> Iterator[int]:
+        """The commits that a version is read from: those after the newest checkpoint up to it."""
+        first = max((one for one in self.checkpoints if one <= version), default=-1)
+        return (one for one in self.commits if first < one <= version)
+
+    def cut(self, version: int) -> int | None:
+        """The first of the commits that a version is read from that is not whole."""
+        return next((one for one in self.read_for(version) if self._was_cut(one)), None)
+
+    def reaches(self, version: int) -> bool:
+        """Whether a version can be read from what is kept."""
+        first = max((one for one in self.checkpoints if one <= version), default=-1)
+        return version >= 0 and set(range(first + 1, version + 1)) <= set(self.commits)
+
+    def going_back(self, version: int) -> str:
+        """How to undo the commits from a version on, for a POSIX shell. Nothing is deleted."""
+        last = self.commits[-1]
+        if not self.reaches(version - 1):
+            place = quote(str(self.table))
+            away = f"mv {place} {place}.damaged && {creating(self.uri)}"
+            return f"no earlier version is kept; stop the job, move the table away and create a new one: {away}"
+        ours = [f"{one:020}.json" for one in range(version, last + 1)]
+        files = ours if len(ours) <= _NAMED else [f"$(seq -f %020.0f.json {version} {last})"]
+        files += [name for name in self.names if name.strip(".").startswith(_LAST_CHECKPOINT)]
+        files += [name for name in self.names if (_version_of(name) or 0) >= version and name not in ours]
+        moved = f"cd {quote(str(self.folder))} && mkdir -p ../{_TAKEN_BACK} && mv {' '.join(files)} ../{_TAKEN_BACK}"
+        others = f" ({last - version} later commits go with it)" if last > version else ""
+        return f"stop the job and go back to version {version - 1}{others}: {moved}"
+
+    def damage(self) -> Damage | None:
+        """What is wrong with the files that the newest version is read from; None if they are whole."""
+        newest = self.commits[-1] if self.commits else -1
+        for version in self.read_for(newest):
+            if is_cut(content := self.content(version)) or not _is_json(content):
+                return self.cut_at(version)
+        return self._damaged_checkpoint() or self._damaged_data()
+
+    def cut_at(self, version: int) -> Damage:
+        """The damage of a commit that is not whole."""
+        empty = not (self.content(version) or b"").strip(b"\0 \n")
+        what = "is empty" if empty else "is cut"
+        return Damage(f"its commit {version:020}.json {what}, as after a power loss", self.going_back(version))
+
+    def _damaged_checkpoint(self) -> Damage | None:
+        if not self.checkpoints:
+            return None
+        version = self.checkpoints[-1]
+        files = [name for name in self.names if _CHECKPOINT.match(name) and _version_of(name) == version]
+        if not any(name.endswith(".parquet") and not _is_parquet(self.folder / name) for name in files):
+            return None
+        cause = f"its checkpoint of version {version} is empty or cut, as after a power loss"
+        self.checkpoints.remove(version)
+        if not self.reaches(self.commits[-1] if self.commits else version):
+            return Damage(cause, self.going_back(version))
+        hint = [_LAST_CHECKPOINT] if _LAST_CHECKPOINT in self.names else []
+        away = f"mkdir -p ../{_TAKEN_BACK} && mv {' '.join([*files, *hint])} ../{_TAKEN_BACK}"
+        return Damage(cause, f"nothing is lost; read the commits instead of it: cd {quote(str(self.folder))} && {away}")
+
+    def _damaged_data(self) -> Damage | None:
+        live: dict[str, tuple[int, int]] = {}
+        for version in self.commits:
+            for action in self.actions(version) if _is_json(self.content(version)) else ():
+                if "add" in action:
+                    live[action["add"]["path"]] = version, action["add"]["size"]
+                elif "remove" in action:
+                    live.pop(action["remove"]["path"], None)
+        for path, (version, size_bytes) in sorted(live.items(), key=lambda one: one[1]):
+            file = self.table / unquote(path)
+            if not file.exists():
+                return Damage(f"its data file {path} is gone", f"restore it, or {self.going_back(version)}")
+            if file.stat().st_size != size_bytes or not _is_parquet(file):
+                cause = f"its data file {path} is empty or cut, as after a power loss"
+                return Damage(cause, self.going_back(version))
+        return None
+
+    def _was_cut(self, version: int) -> bool:
+        file = self._commit(version)
+        try:
+            status = file.stat()
+            return _is_cut_file(file, status.st_size, status.st_mtime_ns)
+        except FileNotFoundError:  # cleaned away since the files were listed
+            return False
+
+    def _commit(self, version: int) -> Path:
+        return self.folder / f"{version:020}.json"
+
+
+@lru_cache(maxsize=1024)  # a table is opened again and again
+def _is_cut_file(path: Path, _size_bytes: int, _modified_ns: int) -> bool:
+    return is_cut(path.read_bytes())
+
+
+def is_cut(content: bytes | None) -> bool:
+    """Whether a commit has lost actions, as far as it shows; None = it was cleaned away."""
+    if content is None:
+        return False
+    kinds = Counter(_KIND.findall(content))
+    first = next((line for line in content.splitlines() if line.lstrip().startswith(b'{"commitInfo"')), None)
+    try:
+        info = {} if first is None else json.loads(first)["commitInfo"]
+    except ValueError:
+        return True
+    metrics = info.get("operationMetrics") or {}
+    # By delta-rs, in the commits that write rows. The rules of other writers are not known to be as simple.
+    if any(int(metrics.get(name, 0)) > kinds[kind] for name, kind in _COUNTED.items()):
+        return True
+    if kinds.total() > kinds[b"commitInfo"]:
+        return False
+    writes_nothing = "num_added_files" in metrics and '"versions"' not in info.get("userMetadata", "")
+    return not (writes_nothing or str(info.get("operation")).startswith("VACUUM"))
+
+
+_COUNTED: Final = {"num_added_files": b"add", "num_removed_files": b"remove"}
+
+
+def keep(uri: str) -> None:
+    """Wait until a power loss can no longer take the newest version of a table from a local disk.
+
+    `OSError` if the disk does not confirm it. Returns at once for a table in a store.
+    """
+    log = LogFiles.of(uri)
+    if log is None or not log.commits:
+        return
+    since = max((one for one in log.checkpoints if one < log.commits[-1]), default=-1)
+    recent = [name for name in log.names if (_version_of(name) or 0) >= since or name == _LAST_CHECKPOINT]
+    files = {log.folder / name for name in recent}
+    for version in log.commits:
+        if version > since:
+            files |= {log.table / unquote(one["add"]["path"]) for one in log.actions(version) if "add" in one}
+    for path in (*files, *{file.parent for file in files}, log.table, log.table.parent):
+        _sync(path)
+
+
+# The errors of a file system that has no such call, mostly for folders.
+_CANNOT_WAIT: Final = (errno.EINVAL, errno.ENOTSUP)
+
+
+def _sync(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:  # replaced by a later commit, and cleaned away
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as exc:
+        if exc.errno not in _CANNOT_WAIT:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _version_of(name: str) -> int | None:
+    found = _VERSION.match(name)
+    return None if found is None else int(found[1])
+
+
+def _is_json(content: bytes | None) -> bool:
+    try:
+        for line in (content or b"").splitlines():
+            json.loads(line or b"0")
+    except ValueError:
+        return False
+    return True
+
+
+def _is_parquet(file: Path) -> bool:
+    with file.open("rb") as opened:
+        begin = opened.read(len(_PARQUET))
+        opened.seek(max(file.stat().st_size - len(_PARQUET), 0))
+        return begin == opened.read() == _PARQUET
