@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.entity import QUOTA_TYPES, TIE_ORDER
 from quota.resolution import Side
-from quota.tenants import Names
+from quota.tenants import OF_TENANT, Names, tenant_columns
 from quota.throttle_time import NO_CAP, ThrottleCaps, throttle_time_ms
-from quota.usage import COLUMNS, EntityNames, Pair, some_of
+from quota.usage import COLUMNS, EntityNames, Pair, names_of, names_where, null_where, some_of
 
 KEY: Final = ("broker_id", "user", "client_id", "quota_type")
 SENSOR: Final = ("sensor_user", "sensor_client_id")
@@ -29,9 +29,6 @@ def columns_of(kind: pa.DataType, *names: str) -> Iterator[tuple[str, pa.DataTyp
     """Fields of one type."""
     return ((name, kind) for name in names)
 
-
-OF_TENANT: Final = (("tenant", pa.string()), ("tenant_level", pa.float64()), ("own_bound", pa.float64()))
-"""Columns of a member of a tenant: its name, λ (null at rest), and T of the member; null for one of none."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -323,17 +320,6 @@ def _rows(judged: Judged, names: EntityNames, rows: Ids, is_sensor: Flags, more:
     return pa.Table.from_arrays(columns, schema=STORED)
 
 
-def tenant_columns(tenant: Names, level: Floats, own_bound: Floats) -> list[pa.Array]:
-    """The columns of `OF_TENANT`. λ is infinity at rest."""
-    names = pa.array(tenant, pa.string())
-    is_none = names.is_null().to_numpy(zero_copy_only=False)
-    return [
-        names,
-        pa.array(level, mask=is_none | np.isinf(level)),
-        pa.array(own_bound, mask=is_none),
-    ]
-
-
 def _asking(found: Violations, capped_ms: Ints) -> Flags:
     """Which violations ask for a hold: see `judge`. Of equal times of an entity it is the first in `TIE_ORDER`."""
     asks: Flags = (found.sides == Side.ENFORCED) & (capped_ms > 0)
@@ -353,21 +339,6 @@ def rank_in(groups: Ids, *keys: Floats | Ids) -> Ids:
     rank = np.empty(len(groups), np.int64)
     rank[order] = np.arange(len(groups)) - np.repeat(begins, sizes)
     return rank
-
-
-def names_of(words: tuple[str, ...], codes: Ints) -> pa.Array:
-    """A string column: the words at these positions of a short list."""
-    return pa.array(words).take(pa.array(codes))
-
-
-def names_where(condition: Flags, names: pa.Array) -> pa.Array:
-    """The name where the condition is true, "" elsewhere."""
-    return names if condition.all() else pc.if_else(pa.array(condition), names, pa.scalar(""))
-
-
-def null_where(condition: Flags, names: pa.Array) -> pa.Array:
-    """Null where the condition is true, the name elsewhere."""
-    return pc.if_else(pa.array(condition), pa.scalar(None, pa.string()), names) if condition.any() else names
 
 
 # Which batch decided: stored usage, decided again by the same quotas in the same order, gives the same decisions.

@@ -13,7 +13,6 @@ from quota.arrays import Flags, Floats, Ids, Ints
 from quota.decisions import (
     KEY,
     NOTHING_ASKED,
-    OF_TENANT,
     SENSOR,
     Asked,
     Claims,
@@ -22,11 +21,8 @@ from quota.decisions import (
     Violations,
     columns_of,
     judge,
-    names_of,
-    names_where,
     sensor_keys_of,
     target_keys,
-    tenant_columns,
 )
 from quota.entity import QUOTA_TYPES
 from quota.errors import InvalidArgument, InvalidUsage
@@ -34,9 +30,9 @@ from quota.rates import SensorGroups, TokenBuckets, record_piece, sensors_of, sp
 from quota.resolution import Candidates, Resolved, Side
 from quota.sensors import IDLE_MS, UNRESOLVED, Key, SensorTable
 from quota.snapshot import QuotaSnapshot
-from quota.tenants import NO_TENANT
+from quota.tenants import NO_TENANT, OF_TENANT, tenant_columns
 from quota.throttle_time import ThrottleCaps, debt_time_ms, owed_time_ms, type_that_owes_most
-from quota.usage import EntityNames, HashedNames, Pair, Usage
+from quota.usage import EntityNames, HashedNames, Pair, Usage, names_of, names_where
 
 __all__ = ["QuotaEngine", "QuotaSnapshot", "ThrottleCaps"]
 

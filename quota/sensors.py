@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quota.arrays import Flags, Ids
-from quota.decisions import names_where
 from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.errors import InvalidUsage
 from quota.rates import NEVER_MS, SampleWindows, TokenBuckets, TypeSensors
@@ -34,6 +33,7 @@ from quota.usage import (
     NameReader,
     Pair,
     Seeds,
+    names_where,
     some_of,
 )
 

@@ -54,6 +54,9 @@ from quota.entity import DEFAULT, QUOTA_TYPES
 from quota.errors import InvalidQuotas
 from quota.snapshot import Bounds, Mode, bound_of
 
+OF_TENANT: Final = (("tenant", pa.string()), ("tenant_level", pa.float64()), ("own_bound", pa.float64()))
+"""Columns of a member of a tenant: its name, λ (null at rest), and T of the member; null for one of none."""
+
 NO_TENANT: Final = -1
 """Stands for "no tenant" in an array of positions."""
 
@@ -471,3 +474,14 @@ class TenantLevels:
             moves.under[numbers] = np.where(terms == _NO_TERMS, _RESTORED, terms)
             moves.level[numbers] = [level for _, _, level, _ in stored]
             moves.at_ms[numbers] = [at_ms for _, _, _, at_ms in stored]
+
+
+def tenant_columns(tenant: Names, level: Floats, own_bound: Floats) -> list[pa.Array]:
+    """The columns of `OF_TENANT`. λ is infinity at rest."""
+    names = pa.array(tenant, pa.string())
+    is_none = names.is_null().to_numpy(zero_copy_only=False)
+    return [
+        names,
+        pa.array(level, mask=is_none | np.isinf(level)),
+        pa.array(own_bound, mask=is_none),
+    ]

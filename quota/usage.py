@@ -513,3 +513,21 @@ def _measure(table: pa.Table, name: str) -> Measure:
 def _plain(column: pa.Array) -> pa.Array:
     plain = column if column.type == pa.string() else column.cast(pa.string())
     return pc.fill_null(plain, "") if plain.null_count else plain
+
+
+# Columns of names.
+
+
+def names_of(words: tuple[str, ...], codes: Ints) -> pa.Array:
+    """A string column: the words at these positions of a short list."""
+    return pa.array(words).take(pa.array(codes))
+
+
+def names_where(condition: Flags, names: pa.Array) -> pa.Array:
+    """The name where the condition is true, "" elsewhere."""
+    return names if condition.all() else pc.if_else(pa.array(condition), names, pa.scalar(""))
+
+
+def null_where(condition: Flags, names: pa.Array) -> pa.Array:
+    """Null where the condition is true, the name elsewhere."""
+    return pc.if_else(pa.array(condition), pa.scalar(None, pa.string()), names) if condition.any() else names

@@ -79,4 +79,4 @@ def test_from_a_request_to_the_page_of_a_client(tmp_path: Path) -> None:
     files = files_entered(lambda: answers.append(client.get("/api/v1/client", params=asked)))
     client.app.state.feed.close()
     assert answers[0].status_code == 200
-    assert len(files) <= 26, sorted(files)
+    assert len(files) <= 24, sorted(files)

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from pipeline.throttle.shapes import CLIENTS, HELD, NO_BOUND, NO_LEVEL, columns_of, lists_of, table_of
 from purgatory.batch_wheel import BatchTimingWheel
 from quota.arrays import Flags, Floats, Ids, Ints
-from quota.decisions import names_of
 from quota.entity import QUOTA_TYPES
 from quota.tenants import Tenant
-from quota.usage import Pair
+from quota.usage import Pair, names_of
 
 _NONE: Final = -1
 _LONG_AGO_MS: Final = -(1 << 52)

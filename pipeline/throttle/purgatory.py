@@ -51,11 +51,11 @@ from pipeline.throttle.shapes import (
     types_of,
 )
 from quota.arrays import Flags, Ids, Ints
-from quota.decisions import Asked, Claims, Evaluation, names_of
+from quota.decisions import Asked, Claims, Evaluation
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot, SnapshotAt
 from quota.throttle_time import Slicing, Step
-from quota.usage import Pair, some_of
+from quota.usage import Pair, names_of, some_of
 from schemas.throttle_record import SENSOR, Cause
 
 log = logging.getLogger(__name__)

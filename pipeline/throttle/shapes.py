@@ -20,11 +20,11 @@ from pipeline.clock import SHOWN_DIGITS, clock_time, seconds
 from pipeline.command_line import command_text
 from pipeline.errors import printable
 from quota.arrays import Flags, Floats, Ints
-from quota.decisions import Claims, names_of, names_where
+from quota.decisions import Claims
 from quota.entity import QUOTA_TYPES, LevelKind
 from quota.throttle_time import throttle_time_of
 from quota.units import against_bound, rate_text, rate_unit
-from quota.usage import Pair
+from quota.usage import Pair, names_of, names_where
 from schemas.names import ClientKey
 from schemas.throttle_record import BATCH_CAUSES, SENSOR, Target, ThrottleRecord, verb_of
 
