@@ -31,6 +31,8 @@ _TOO_LARGE: Final = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordL
 _COUNT_WHEN_LATE: Final = (EndTxnHandler, TxnOffsetCommitHandler)
 _RETRY_SECONDS: Final = 0.1
 _CLOSE_SECONDS: Final = 2
+_LINGER_MS: Final = 100
+"""So long a batch may wait to be full, while thousands of messages are sent: the last ones wait for nothing."""
 RETRIED: Final = "nothing needs doing: it is tried again"
 
 
@@ -109,9 +111,12 @@ class MarkedTransactions:
             raise TransactionUndecided(detail)
         try:
             producer.begin_transaction()
-            # Wait for it first: kafka-python commits also what is left of a transaction of which a batch has expired,
-            # as Kafka's own producer did before KAFKA-5385. Not with `flush`, which fails if a batch was split.
             sent, deadline = send(producer), time.monotonic() + self._timeout_ms / 1000
+            # Wait for it first: kafka-python commits also what is left of a transaction of which a batch has expired,
+            # as Kafka's own producer did before KAFKA-5385. `flush` lets nothing linger, but it fails if a batch was
+            # split: what became of each message is in its future.
+            with suppress(kafka_errors.KafkaError):
+                producer.flush(self._timeout_ms / 1000)
             for future in sent:
                 future.get(timeout=max(deadline - time.monotonic(), 0))
             self._move(producer, mark)
@@ -156,7 +161,7 @@ class MarkedTransactions:
             max_block_ms=self._timeout_ms,
             request_timeout_ms=self._request_timeout_ms,
             delivery_timeout_ms=self._timeout_ms,
-            linger_ms=0,
+            linger_ms=_LINGER_MS,
             batch_size=262_144,
             **self._options,
         )
