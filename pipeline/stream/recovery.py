@@ -134,8 +134,8 @@ class Recovered:
     """What `rebuild` has found in the tables.
 
     Attributes:
-        outcome: Of the newest batch with usage, which the query may run again. None for new tables, and if log
-            clean-up has removed the facts of that batch; it was completed before that.
+        outcome: Of the newest batch with usage, which the query may run again. None for new tables, and if it was
+            completed: a snapshot was stored after it, or log clean-up has removed its facts.
         batches: How many batches were decided again; `rows` how many rows of usage they have.
         newest: The facts of the newest batch, with or without usage; None for new tables.
     """
@@ -189,7 +189,11 @@ def _decide_again(
     at: Moment,
     facts: BatchFacts | None,
 ) -> Outcome | None:
-    """Record all stored batches; returns the outcome of the one with these facts."""
+    """Record all stored batches; returns the outcome of the one with these facts.
+
+    None if a snapshot was stored after that one: then it was completed before. Here it is recorded for its windows only,
+    with other debts than it was decided with.
+    """
     outcome = None
     snapshot = stored.snapshot
     for evaluation, usage in stored.batches:
@@ -198,7 +202,7 @@ def _decide_again(
             decider.resume(snapshot[0], at)
             snapshot = None
         decided = decider.decide(quotas.at(*evaluation.versions), usage, evaluation, at)
-        if facts is not None and facts.versions == {evaluation.query_id: evaluation.batch_id}:
+        if snapshot is None and facts is not None and facts.versions == {evaluation.query_id: evaluation.batch_id}:
             outcome = Outcome(facts, decided)
     if snapshot is not None:
         decider.restore_buckets(snapshot[1])

@@ -344,6 +344,21 @@ def test_two_starts_after_one_batch_know_the_same_buckets_though_a_quota_was_low
     assert job.verdict().compared["buckets"] >= 2, "before the restarts and after the late usage"
 
 
+def test_a_start_after_a_snapshot_adds_no_decision_to_the_batch_before_it(tmp_path: Path) -> None:
+    """That batch had none; decided again with the debts of before an earlier snapshot, it has one."""
+    job = started(tmp_path)
+    use(job, 1, "other")
+    use(job, 90_000, ago_ms=40_000)
+    job.start()
+    use(job, 100, ago_ms=39_500)
+    job.start()
+    with armed("sensor_state.appended"), pytest.raises(FailpointReached):
+        use(job, 1, ago_ms=39_000)
+    job.start()
+    job.step()
+    assert_equal_at_rest(job)
+
+
 def test_numbers_of_records_are_not_given_again_when_their_rows_have_been_trimmed(tmp_path: Path) -> None:
     job = started(tmp_path, in_memory=False)
     use(job, 100_000)
