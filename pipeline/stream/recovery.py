@@ -191,7 +191,7 @@ def _decide_again(
 ) -> Outcome | None:
     """Record all stored batches; returns the outcome of the one with these facts.
 
-    None if a snapshot was stored after that one: then it was completed before. Here it is recorded for its windows only,
+    None if a snapshot was stored after that one: then it was completed before, and it is recorded for its windows only,
     with other debts than it was decided with.
     """
     outcome = None
