@@ -62,7 +62,7 @@ GUARDS: Final = {
         "a late end of a transaction ends the next one before its mark",
     ),
     "same": Guard(
-        "that producer goes on at the same marker only",
+        "a new producer goes on at the same marker only",
         "MarkedTransactions._replace_producer",
         "a new producer goes on after another writer has moved the mark",
     ),

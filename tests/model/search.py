@@ -7,16 +7,16 @@ from tests.model.outbox import FIRST, Steps, World, step_of, steps, stored
 
 
 def broken(world: World) -> str:
-    """The property that does not hold; "" if all do."""
+    """What is broken, and after a colon the rows that show it; "" if all properties hold."""
     rows = stored(world)
     batches = [commit.batch for commit in world.table if commit.rows]
     newest = [max(before.life for before in world.table[: at + 1]) for at in range(len(world.table))]
     if any(commit.life < life for commit, life in zip(world.table, newest, strict=True)):
         return "a fenced driver has stored rows"
     if rows != tuple(range(len(rows))) or len(set(batches)) < len(batches):
-        return f"the outbox has {rows}, of batches {batches}"
+        return f"the outbox has a gap or a repeat: {rows}, of batches {batches}"
     if world.topic != tuple(row for row in rows if row != world.large)[: len(world.topic)]:
-        return f"the topic has {world.topic}, the outbox {rows}"
+        return f"the topic has a gap or a repeat: {world.topic}, the outbox has {rows}"
     if world.is_loud:
         return "a fenced driver has published"
     return ""
