@@ -6,7 +6,8 @@ published, and sends nothing while it is held.
 
     python -m bench tenants -- [--write]
 
-With `--write` the table goes into docs/tenants.md too, and the picture of its first case is drawn.
+With `--write` the table goes into docs/tenants.md too. The picture there is of the first case, minute by minute; it was
+drawn once, and tests/pipeline/throttle/test_closed_loop.py holds what it shows.
 """
 
 import sys
@@ -183,53 +184,6 @@ def table_of(loop: TenantLoop) -> str:
     return table(head, rows)
 
 
-_STYLE: Final = (
-    ".bg{fill:#fff}.m0{fill:#c7d2fe;stroke:#3f51b5}.m1{fill:#ffe0b2;stroke:#c77700}.m2{fill:#c8e6c9;stroke:#2e7d32}"
-    ".t{fill:#1c2340}.n{fill:#4a5270;font-size:12px}.w{stroke:#c62828;stroke-width:2;fill:none}"
-    ".l{stroke:#6b7390;stroke-width:1.4}"
-    "@media (prefers-color-scheme:dark){.bg{fill:#14182a}.m0{fill:#303f8f;stroke:#8c9eff}"
-    ".m1{fill:#6b4a12;stroke:#ffb74d}.m2{fill:#1f5428;stroke:#81c784}.t{fill:#f2f4ff}.n{fill:#c3cae6}.w{stroke:#ef9a9a}.l{stroke:#a9b1cf}}"
-)
-_FIRST_SECOND, _BAR_SECONDS, _BAR_WIDTH, _MB_HEIGHT, _FLOOR = 60, 60, 64, 42, 250
-
-
-def picture_of(loop: TenantLoop) -> str:
-    """As SVG: what the members of the first case get, in bars of a minute, one on the other, and C as a line."""
-    members = loop.cases[CASES[0].name]
-    parts = []
-    for bar in range((SECONDS - _FIRST_SECOND) // _BAR_SECONDS):
-        first, top = _FIRST_SECOND + bar * _BAR_SECONDS, float(_FLOOR)
-        for number, member in enumerate(members):
-            height = member.mean(first, first + _BAR_SECONDS) * member.own / BOUND * _MB_HEIGHT
-            top -= height
-            place = f'x="{60 + bar * _BAR_WIDTH}" y="{top:.1f}" width="{_BAR_WIDTH - 4}" height="{height:.1f}"'
-            parts.append(f'<rect class="m{number}" {place}/>')
-    line, change = _FLOOR - C * _MB_HEIGHT, 58 + (RECLAIMED_SECOND - _FIRST_SECOND) // _BAR_SECONDS * _BAR_WIDTH
-    end = 60 + (SECONDS - _FIRST_SECOND) // _BAR_SECONDS * _BAR_WIDTH
-    parts += [
-        f'<path class="w" d="M50 {line}H{end}"/><text class="t" x="{end + 6}" y="{line + 5}">C = 4 MB/s</text>',
-        f'<path class="l" d="M50 {_FLOOR}H{end}M{change} 30V{_FLOOR + 8}"/>',
-        f'<text class="n" x="62" y="{_FLOOR + 24}">a wants 5 MB/s, b and c little: a borrows</text>',
-        f'<text class="n" x="{change + 6}" y="{_FLOOR + 24}">all want 5 T: each has its own bound again</text>',
-        *(
-            f'<rect class="m{number}" x="{end + 8}" y="{200 - 26 * number}" width="14" height="14"/>'
-            f'<text class="n" x="{end + 28}" y="{212 - 26 * number}">{name}, T = {member.own / BOUND:g} MB/s</text>'
-            for number, (name, member) in enumerate(zip("abc", members, strict=True))
-        ),
-    ]
-    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 290" role="img" aria-labelledby="t d"'
-    about = "Of a tenant with 4 MB/s one member gets 3.8 while the others are idle; then each its own 1, 1 and 2 MB/s."
-    return "\n".join(
-        [
-            f'{head} font-family="system-ui, sans-serif" font-size="14">',
-            f'<title id="t">What is lent, and taken back</title><desc id="d">{about}</desc>',
-            f'<style>{_STYLE}</style><rect class="bg" width="860" height="290" rx="10"/>',
-            *parts,
-            "</svg>\n",
-        ]
-    )
-
-
 def main() -> None:
     given = arguments(__doc__, write=False)
     loop = TenantLoop()
@@ -239,7 +193,6 @@ def main() -> None:
     if given.write:
         about = f"T of the members is 1, 1 and 2 MB/s, C is 4; trigger {TRIGGER_MS} ms; {machine_line()}"
         write_part(PAGE, *MEASURED, f"{about}\n\n{text}")
-        PAGE.with_suffix(".svg").write_text(picture_of(loop), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,24 +24,18 @@ from bench.machine import arguments
 from bench.pages import row, table
 from bench.stage import KQUOTA
 from pipeline.clock import wall_ms
-from pipeline.demo.folder import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS, DemoClient
-from pipeline.gate.waiting_room import ThrottleState
-from pipeline.settings.model import Settings
+from pipeline.demo.folder import DEMO_CLIENTS, DEMO_QUOTAS, STOCK_CLIENTS
 from pipeline.tables.layout import create_missing
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.edit import QuotaChange, altered
 from pipeline.tables.quotas.files import to_document
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from quota.entity import QUOTA_TYPES
 from schemas.arrow import conform
-from schemas.names import ClientKey
-from schemas.throttle_record import ThrottleRecord
 from schemas.usage import UsageBySecondRow
-from tests.faults.hand_job import HandJob
+from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
 
 BOUND: Final = 100_000.0
 FILE_SECONDS: Final = 600
-TICK_MS: Final = 10
 TRIGGER_MS: Final = 500
 _MEASURE: Final = {"produce": "produced_bytes", "consume": "fetched_bytes"}
 
@@ -94,51 +88,20 @@ def by_second(root: Path, start_ms: int, seconds: int, clients: int) -> list[Quo
 
 def demo(root: Path, start_ms: int, seconds: int) -> list[QuotaChange]:
     """A job that decides the demo's clients; those that obey wait while they are throttled."""
-    job = HandJob(root.parent, {"producer_byte_rate": 1e9}, in_memory=True)
-    stream = Settings().stream.model_copy(update={"trigger_ms": TRIGGER_MS})
-    before = job.settings
-    job.settings = Settings(job="hand", cluster="demo", kafka=before.kafka, tables=before.tables, stream=stream)
-    changes = [
-        QuotaChange(row["user"], row["client_id"], {name: row[name] for name in QUOTA_TYPES if row[name] is not None})
-        for row in DEMO_QUOTAS
-    ]
-    job.quota_table.alter(changes, local_audit("bench"))
-    job.clock.set_wall(start_ms)
-    job.clock.steady_ms = start_ms
-    job.start()
-    throttles = ThrottleState()
-
-    def read(records: Sequence[ThrottleRecord]) -> None:
-        for record in records:
-            throttles.apply(record, record.throttled_until_ms)
-
-    def is_held(client: DemoClient) -> bool:
-        lease = throttles.lease_of(ClientKey("", client.user, client.client_id))
-        return lease is not None and lease.until_ms > job.clock.wall_ms
-
-    job.broker.readers.append(read)
     draw = np.random.default_rng(3)
-    for _ in range(seconds * 1_000 // TRIGGER_MS):
-        now_ms = job.clock.wall_ms
-        events = [
-            {
-                "event_time_ms": now_ms - 50,
-                "user": client.user,
-                "client_id": client.client_id,
-                "broker_id": "1",
-                _MEASURE[client.role]: int(client.bytes_per_second * TRIGGER_MS / 1_000 * draw.uniform(0.7, 1.3)),
-                "io_time_ns": int(draw.integers(100_000, 1_000_000)),
-                "network_time_ns": int(draw.integers(100_000, 1_000_000)),
-            }
-            for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)
-            if not is_held(client)
-        ]
-        job.send(json.dumps(events).encode())
-        job.step()
-        for _ in range(TRIGGER_MS // TICK_MS):
-            job.clock.advance(TICK_MS)
-            job.purgatory.tick()
-    job.store()
+    senders = [
+        Sender(
+            client.user,
+            client.client_id,
+            lambda _second, client=client: {  # type: ignore[misc]
+                _MEASURE[client.role]: client.bytes_per_second * draw.uniform(0.7, 1.3),
+                "io_time_ns": draw.integers(200_000, 2_000_000),
+                "network_time_ns": draw.integers(200_000, 2_000_000),
+            },
+        )
+        for client in (*DEMO_CLIENTS, *STOCK_CLIENTS)
+    ]
+    LivedTables(root.parent, DEMO_QUOTAS, senders, start_ms, at_once=True).live(seconds, TRIGGER_MS)
     return [QuotaChange("alice", "etl", {"producer_byte_rate": 300_000.0})]
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -100,6 +100,8 @@ def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ())
     return [line.split() for line in answer.stdout.splitlines()]
 
 
+_PURGE_THRESHOLD: Final = 1_000
+"""Of the 0.8.2 design."""
 _PURGE_SLACK: Final = 1 << 16
 """Watch lists in batches are purged when they have that many entries more than twice what was kept last."""
 REQUESTS_A_TURN: Final = 100
@@ -109,10 +111,9 @@ REQUESTS_A_TURN: Final = 100
 class OldRequest:
     """A request, with a flag that lets exactly one call satisfy it."""
 
-    __slots__ = ("completes_at_ms", "delay_ms", "lock", "satisfied")
+    __slots__ = ("completes_at_ms", "lock", "satisfied")
 
-    def __init__(self, delay_ms: int, completes_at_ms: int) -> None:
-        self.delay_ms = delay_ms
+    def __init__(self, completes_at_ms: int) -> None:
         self.completes_at_ms = completes_at_ms
         self.lock = threading.Lock()
         self.satisfied = threading.Lock()  # taken once and never released: a compare-and-set
@@ -136,7 +137,7 @@ class _WatchList:
             self.requests = [request for request in self.requests if not request.satisfied.locked()]
 
 
-class OldPurgatory:
+class OldDesign:
     """The request purgatory of Kafka 0.8: watch lists and one heap of all requests. The caller passes the time.
 
     A satisfied request stays in the heap and in the lists of all its keys until it is found there, or until a purge.
@@ -148,61 +149,56 @@ class OldPurgatory:
         expired: requests that timed out.
     """
 
-    def __init__(self, purge_threshold: int = 1_000) -> None:
+    def __init__(self) -> None:
         self.expired = 0
-        self._purge_threshold = purge_threshold
         self._lists: dict[int, _WatchList] = {}
         self._heap: list[tuple[int, int, OldRequest]] = []
         self._heap_lock = threading.Lock()
         self._watched = 0
 
-    def watch(self, request: OldRequest, keys: Iterable[int], now_ms: int) -> bool:
-        """Satisfy a request now, or watch it on every key. Returns True if this call satisfied it."""
+    def enqueue(self, completes_at_ms: int, now_ms: int) -> OldRequest | None:
+        """Satisfy a request now, or watch it on every key. Returns it if it waits."""
+        request = OldRequest(completes_at_ms)
         if self._check(request, now_ms):
-            return True
-        for key in keys:
+            return None
+        for key in KEYS:
             watchers = self._lists.get(key)
             if watchers is None:
                 watchers = self._lists.setdefault(key, _WatchList())
             watchers.add(request)
         if self._check(request, now_ms):
-            return True
+            return None
         with self._heap_lock:
             self._watched += 1
-            heapq.heappush(self._heap, (now_ms + request.delay_ms, self._watched, request))
-        return False
+            heapq.heappush(self._heap, (now_ms + TIMEOUT_MS, self._watched, request))
+        return request
+
+    def complete(self, request: OldRequest) -> None:
+        request.satisfy()
 
     def _check(self, request: OldRequest, now_ms: int) -> bool:
         with request.lock:
             return now_ms >= request.completes_at_ms and request.satisfy()
 
-    def advance(self, now_ms: int, most_turns: int = REQUESTS_A_TURN) -> None:
-        """Run the reaper: one turn for each request that is due and not satisfied. The rest is for the next call."""
-        for _ in range(most_turns):
+    def advance(self, now_ms: int) -> None:
+        """Run the reaper: a turn for each request that is due and not satisfied. What is left is for the next call."""
+        for _ in range(REQUESTS_A_TURN):
             request = self._poll(now_ms)
             if request is None:
                 return
             with request.lock:
                 self.expired += 1
-            self.purge()
+            self._purge()
 
-    def purge(self) -> None:
+    def _purge(self) -> None:
         """The end of a turn of the reaper: a purge of what has become too long."""
-        if self.watched >= self._purge_threshold:
+        if sum(len(watchers.requests) for watchers in self._lists.values()) >= _PURGE_THRESHOLD:
             for watchers in self._lists.values():
                 watchers.purge()
-        if self.delayed >= self._purge_threshold:
+        if len(self._heap) >= _PURGE_THRESHOLD:
             with self._heap_lock:
                 self._heap = [entry for entry in self._heap if not entry[2].satisfied.locked()]
                 heapq.heapify(self._heap)
-
-    @property
-    def watched(self) -> int:
-        return sum(len(watchers.requests) for watchers in self._lists.values())
-
-    @property
-    def delayed(self) -> int:
-        return len(self._heap)
 
     def _poll(self, now_ms: int) -> OldRequest | None:
         while True:
@@ -212,17 +208,6 @@ class OldPurgatory:
                 request = heapq.heappop(self._heap)[2]
             if request.satisfy():
                 return request
-
-
-class OldDesign(OldPurgatory):
-    """The 0.8 purgatory under the load."""
-
-    def enqueue(self, completes_at_ms: int, now_ms: int) -> OldRequest | None:
-        request = OldRequest(TIMEOUT_MS, completes_at_ms)
-        return None if self.watch(request, KEYS, now_ms) else request
-
-    def complete(self, request: OldRequest) -> None:
-        request.satisfy()
 
 
 class _Operation(DelayedOperation):
@@ -304,39 +289,24 @@ class _WatchLists:
 
     def __init__(self, wheel: BatchTimingWheel) -> None:
         self._wheel = wheel
-        self._chunks: dict[int, list[Int64s]] = {}
+        self._chunks: dict[int, list[Int64s]] = {key: [] for key in KEYS}
         self._size = self._kept = 0
 
-    def watch(self, handles: Int64s, keys: Int64s) -> None:
-        """Append handles to the lists of their keys, int64[n, k], no key twice in a row."""
-        for column in keys.T:
-            for key, group in _by_key(handles, column):
-                self._chunks.setdefault(key, []).append(group)
-        self._size += keys.size
+    def watch(self, handles: Int64s) -> None:
+        """Append handles to the list of each key."""
+        for chunks in self._chunks.values():
+            chunks.append(handles)
+        self._size += handles.size * len(self._chunks)
         if self._size > 2 * self._kept + _PURGE_SLACK:
             self._purge()
 
     def _purge(self) -> None:
-        sizes = [sum(chunk.size for chunk in chunks) for chunks in self._chunks.values()]
-        entries = np.concatenate([chunk for chunks in self._chunks.values() for chunk in chunks])
-        pending = self._wheel.are_pending(entries)
-        ends = np.cumsum(np.add.reduceat(pending, np.cumsum([0, *sizes[:-1]]), dtype=np.int64))
-        groups = np.split(entries.compress(pending), ends[:-1])
-        self._chunks = {key: [group.copy()] for key, group in zip(self._chunks, groups, strict=True) if group.size}
-        self._size = self._kept = int(ends[-1])
-
-
-def _by_key(handles: Int64s, column: Int64s) -> Iterator[tuple[int, Int64s]]:
-    if not column.size:
-        return
-    first = int(column[0])
-    if (column == first).all():  # the whole batch has one key: no need to sort
-        yield first, handles
-        return
-    order = np.argsort(column, kind="stable")
-    starts = np.flatnonzero(np.diff(column[order])) + 1
-    for group in np.split(order, starts):
-        yield int(column[group[0]]), handles[group]
+        self._size = 0
+        for key, chunks in self._chunks.items():
+            entries = np.concatenate(chunks)
+            self._chunks[key] = [entries.compress(self._wheel.are_pending(entries))]
+            self._size += self._chunks[key][0].size
+        self._kept = self._size
 
 
 class _Batches:
@@ -354,7 +324,7 @@ class _Batches:
     def enqueue(self, latency_ms: Int64s, now_ms: int) -> None:
         latency_ms = latency_ms[latency_ms > 0]  # the others complete at once
         requests = self.timeouts.schedule_many(np.full(latency_ms.size, now_ms + TIMEOUT_MS))
-        self._lists.watch(requests, np.broadcast_to(np.array(KEYS), (latency_ms.size, len(KEYS))))
+        self._lists.watch(requests)
         in_time = latency_ms < TIMEOUT_MS
         completions = self._latency_over.schedule_many(now_ms + latency_ms[in_time])
         self._request_of[slots_of(completions)] = requests[in_time]
