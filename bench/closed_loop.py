@@ -21,14 +21,12 @@ from bench.machine import arguments, machine_line
 from bench.pages import table, write_part
 from pipeline.settings.model import EngineSettings, PurgatorySettings, Settings, StreamSettings
 from pipeline.stream.usage_columns import USAGE_SCHEMA
-from pipeline.throttle.assembly import assemble
-from pipeline.throttle.publisher import HeardPublisher
+from pipeline.throttle.assembly import Rehearsal
 from pipeline.throttle.shapes import Publications
 from quota.arrays import Ints
 from quota.decisions import Evaluation
 from quota.snapshot import QuotaSnapshot
 from schemas.names import ClientKey
-from tests.fakes.clock import ManualClock
 
 BOUND: Final = 1_000_000.0
 BURST_SECONDS: Final = 11
@@ -134,39 +132,30 @@ class Loop:
     def __init__(self, offenders: Sequence[Offender], quotas: QuotaSnapshot | None = None) -> None:
         """The offenders have a quota of their own each, unless quotas are given."""
         self.offenders = {offender.key: offender for offender in offenders}
-        self.clock = ManualClock(START_MS)
-        enforcement = assemble(_SETTINGS, "cluster", "simulated", HeardPublisher(self._deliver), self.clock)
-        self._decider, self._purgatory = enforcement.decider, enforcement.purgatory
-        self._purgatory.take_over()
-        self._quotas = quotas or QuotaSnapshot.from_rows(
-            [{**one.key._asdict(), TYPE_OF[one.cap]: BOUND} for one in offenders], version=1
-        )
+        self._job = Rehearsal(_SETTINGS, "cluster", self._deliver)
+        self._job.begin(START_MS)
+        own = [{**one.key._asdict(), TYPE_OF[one.cap]: BOUND} for one in offenders]
+        self._job.put_in_force(quotas or QuotaSnapshot.from_rows(own, version=1))
         self._on_its_way: list[tuple[int, dict[str, object]]] = []  # usage that is late, and when the job has it
 
     def run(self, hours: float) -> None:
         """Let time pass in triggers of 250 ms. Looks happen at the millisecond at which they are due."""
         for batch_id in range(round(hours * 3_600_000 / TRIGGER_MS)):
-            rows = self._live_until_trigger()
-            evaluation = Evaluation("simulated", batch_id, self.clock.steady_ms, 1).under(*self._quotas.versions)
-            usage = pa.Table.from_pylist(rows, USAGE_SCHEMA)
-            decided = self._decider.decide(self._quotas, usage, evaluation, self.clock.now())
-            self._purgatory.violated(decided.violations, evaluation, {"simulated": batch_id})
+            usage = pa.Table.from_pylist(self._live_until_trigger(), USAGE_SCHEMA)
+            self._job.decide(usage, Evaluation("simulated", batch_id, self._job.now_ms, 1))
 
     def _live_until_trigger(self) -> list[dict[str, object]]:
         usage: dict[tuple[ClientKey, int], list[int]] = {}  # by second: the bytes, and when the last were sent
-        end_ms = self.clock.steady_ms + TRIGGER_MS
-        while self.clock.steady_ms < end_ms:
-            due_ms = self._purgatory.next_due_ms()
-            step_end_ms = min(end_ms, self.clock.steady_ms + STEP_MS, max(due_ms or end_ms, self.clock.steady_ms + 1))
-            now_ms = self.clock.steady_ms
+        end_ms = self._job.now_ms + TRIGGER_MS
+        while (now_ms := self._job.now_ms) < end_ms:
+            step_end_ms = now_ms + STEP_MS
             for key, offender in self.offenders.items():
-                sent = offender.run(now_ms, step_end_ms - now_ms)
+                sent = offender.run(now_ms, STEP_MS)
                 if sent:
                     entry = usage.setdefault((key, (step_end_ms - 1) // 1000 * 1000), [0, 0])
                     entry[0] += sent
                     entry[1] = step_end_ms - 1
-            self.clock.advance(step_end_ms - now_ms)
-            self._purgatory.tick()
+            self._job.wait_until(step_end_ms)
         for (key, start_ms), (sent, last_ms) in usage.items():
             column = "produced_bytes" if self.offenders[key].cap == "1 s" else "fetched_bytes"
             row = {**key._asdict(), "sample_start_ms": start_ms, "last_event_ms": last_ms, column: sent}
@@ -176,8 +165,8 @@ class Loop:
         return arrived
 
     def _deliver(self, publications: Publications, at_ms: Ints) -> None:
-        for record in publications.written(0, at_ms).to_pylist():
-            self.offenders[ClientKey.of(record)].hears(record, self.clock.steady_ms)
+        for record, published_ms in zip(publications.written(0, at_ms).to_pylist(), at_ms.tolist(), strict=True):
+            self.offenders[ClientKey.of(record)].hears(record, published_ms)
 
 
 def offenders() -> list[Offender]:
