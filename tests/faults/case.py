@@ -8,16 +8,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from schemas.throttle_record import Target
 from tests.faults.evidence import Batch, Evidence, Quotas, Row, Version, version_of
 from tests.faults.verdict import Rules, Verdict
 from tests.quota.model import DEFAULT, TYPES, ScalarModel, Sensed, Sensor, terms_of
 from tests.quota.model import Row as QuotaRow
-from tests.quota.model import Standing as OfSensor
 
 _ANY_NAME: Final = "a name without a row"
 _MOST_EXCEPTED: Final = 1_000
@@ -29,65 +28,53 @@ _FORGIVENESS: Final = ("user", "client_id", "forgiven_until_ms")
 _NONE: Final = Quotas((), "enforce")
 """What a version holds that never was: what is based on it differs from what is recomputed."""
 
+_Find = TypeVar("_Find", bound=Callable[..., Any])
 Exceptions = tuple[str, ...] | None
 """The client-ids that a throttle of a user does not hold; None where it holds clients one by one."""
 Standing = tuple[float | None, int | None, str, Exceptions]
 """T of a target and the level it comes from, None for none; the terms of its tenant; the exceptions of its sensor."""
 
 
+def _remembered(find: _Find) -> _Find:
+    """What a model finds, for as long as its quotas are the same."""
+
+    def found(model: "QuickModel", *about: Any) -> Any:
+        key = find.__name__, *about
+        if key not in model.known:
+            model.known[key] = find(model, *about)
+        return model.known[key]
+
+    return cast(_Find, found)
+
+
 class QuickModel(ScalarModel):
     """The scalar model, which remembers how names resolve for as long as the quotas are the same."""
+
+    records = _remembered(ScalarModel.records)
+    tags = _remembered(ScalarModel.tags)
+    quota_of = _remembered(ScalarModel.quota_of)
+    sensor = _remembered(ScalarModel.sensor)
+    standing = _remembered(ScalarModel.standing)
 
     def load_quotas(self, rows: Iterable[QuotaRow], mode: str = "enforce", tenants: Iterable[QuotaRow] = ()) -> None:
         super().load_quotas(rows, mode, tenants)
         self.known: dict[tuple[Any, ...], Any] = {}
 
-    def _once(self, key: tuple[Any, ...], find: Callable[[], Any]) -> Any:
-        if key not in self.known:
-            self.known[key] = find()
-        return self.known[key]
-
-    def records(self, side: str, quota_type: str) -> bool:
-        return bool(self._once(("records", side, quota_type), partial(super().records, side, quota_type)))
-
-    def tags(self, side: str, quota_type: str, user: str, client: str) -> tuple[str, str]:
-        of_client = side, quota_type, user, client
-        found: tuple[str, str] = self._once(("tags", *of_client), partial(super().tags, *of_client))
-        return found
-
-    def quota_of(self, side: str, quota_type: str, tags: tuple[str, str]) -> tuple[int, QuotaRow] | None:
-        of_tags = side, quota_type, tags
-        found: tuple[int, QuotaRow] | None = self._once(("quota", *of_tags), partial(super().quota_of, *of_tags))
-        return found
-
-    def sensor(self, side: str, quota_type: str, user: str, client: str) -> Sensed:
-        of_client = side, quota_type, user, client
-        found: Sensed = self._once(("sensor", *of_client), partial(super().sensor, *of_client))
-        return found
-
-    def standing(self, side: str, quota_type: str, sensor: Sensed) -> OfSensor | None:
-        of_sensor = side, quota_type, sensor
-        found: OfSensor | None = self._once(("standing", *of_sensor), partial(super().standing, *of_sensor))
-        return found
-
+    @_remembered
     def excepted_of(self, quota_type: str, sensor: Sensed) -> Exceptions:
         """The client-ids that resolve to another sensor than their user's.
 
         None if a throttle of the sensor holds clients, as where a name without a row has a sensor.
         """
         user, client, apart = sensor
-        found: Exceptions = None
-        if user and not client and not apart:
-            found = self._once(("excepted", quota_type, user), partial(self._excepted, quota_type, user))
-        return found
-
-    def _excepted(self, quota_type: str, user: str) -> Exceptions:
+        if not user or client or apart:
+            return None
         names = {client for _, client in self.rows if client not in {"", DEFAULT}}
         of_user = Sensed(user, "")
-        apart = [name for name in sorted(names) if self.sensor("enforced", quota_type, user, name) != of_user]
+        excepted = [name for name in sorted(names) if self.sensor("enforced", quota_type, user, name) != of_user]
         of_any = self.sensor("enforced", quota_type, user, _ANY_NAME)
         is_one_by_one = of_any != of_user and self.standing("enforced", quota_type, of_any) is not None
-        return None if is_one_by_one or len(apart) > _MOST_EXCEPTED else tuple(apart)
+        return None if is_one_by_one or len(excepted) > _MOST_EXCEPTED else tuple(excepted)
 
 
 class Books:

@@ -114,22 +114,8 @@ class Network:
     def _add(self, host: str, address: str) -> None:
         name = self._name(host)
         _run(_IP, "netns", "add", name)
-        _run(
-            _IP,
-            "link",
-            "add",
-            "name",
-            host,
-            "netns",
-            self._switch,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            name,
-        )
+        ends = ("name", host, "netns", self._switch, "type", "veth", "peer", "name", "eth0", "netns", name)
+        _run(_IP, "link", "add", *ends)
         _run(_IP, "-n", self._switch, "link", "set", "dev", host, "master", "bridge", "up")
         _run(_IP, "-n", name, "link", "set", "dev", "lo", "up")
         _run(_IP, "-n", name, "addr", "add", f"{address}/24", "dev", "eth0")

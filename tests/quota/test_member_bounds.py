@@ -1,7 +1,8 @@
 """T of members of tenants on brokers: what each may use now, in steps; and a tenant that lends, with two brokers."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 from quota.broker_levels.entries import EntryKey, MemberBounds, MemberRate
 from quota.broker_levels.writes import Change
-from quota.snapshot import Mode
-from quota.tenants import DEMAND_SHARE, Tenant, bounds_in_force, levels, moved
-from tests.quota.factories import quota_row
+from quota.engine import QuotaEngine
+from quota.snapshot import Mode, QuotaSnapshot
+from quota.tenants import Tenant
+from tests.quota.factories import quota_row, table, usage_row
 from tests.quota.synced import CONSUMER, D, Synced, key_of, told
 
 ALICE: Final = key_of("alice")
@@ -214,13 +216,12 @@ def test_members_under_a_default_have_as_many_entries_as_a_user_may_have() -> No
 
 
 Demand = Callable[[int], Mapping[str, float]]
-WINDOW: Final = 11
 
 
 class Lending:
     """A tenant that lends, C = 4: alice, bob and carol have T = 1, 1 and 2 MB/s. Two brokers let through their values.
 
-    Six tenths of what a member wants are on the first broker. λ is `quota.tenants`', of rates that are a second old.
+    Six tenths of what a member wants are on the first broker. The rates are those of an engine, and a second old.
 
     * `of_default`: they have 1 MB/s each, of a default.
     """
@@ -228,47 +229,35 @@ class Lending:
     def __init__(self, of_default: bool) -> None:
         self.own = {"alice": 1e6, "bob": 1e6, "carol": 1e6 if of_default else 2e6}
         rows = [quota_row(user, producer_byte_rate=own) for user, own in self.own.items()]
-        self.synced = Synced(*([quota_row(D, producer_byte_rate=1e6)] if of_default else rows))
+        rows = [quota_row(D, producer_byte_rate=1e6)] if of_default else rows
+        self.synced, self.engine = Synced(*rows), QuotaEngine()
+        team = Tenant("team", tuple(self.own), (), (4e6, None, None), (4e5, None, None), lend=True)
+        self.engine.load_quotas(replace(QuotaSnapshot.from_rows(rows, 1), tenants=(team,), tenants_version=1))
         self.synced.use(1, {})
-        self.used: dict[str, deque[float]] = {user: deque([0.0] * WINDOW, WINDOW) for user in self.own}
-        self.hidden_until = dict.fromkeys(self.own, -1)
-        self.level, self.rates = np.array([np.inf]), dict[EntryKey, MemberRate]()
+        self.rates = dict[EntryKey, MemberRate]()
         self.sums: list[float] = []
 
     def run(self, seconds: int, demand: Demand) -> list[tuple[int, Change]]:
         written = []
         for second in range(seconds):
             held = {key.user: value for key, value in self.synced.ledger.held.items()}
-            wanted = demand(second)
             loads = {
-                user: [int(min(wanted[user] * part, held.get(user, held.get(D, 0.0)))) for part in (0.6, 0.4)]
-                for user in self.own
+                user: [int(min(wanted * part, held.get(user, held.get(D, 0.0)))) for part in (0.6, 0.4)]
+                for user, wanted in demand(second).items()
             }
             self.synced.record(loads)
             self.synced.sync.follow_members(self.rates, self.synced.now_ms)
             written += [(second, change) for change in self.synced.pass_time(1_000)[0]]
-            for user, amounts in loads.items():
-                self.used[user].append(float(sum(amounts)))
             self.sums.append(sum(map(sum, loads.values())))
-            self._evaluate(second)
+            self._measure({user: sum(amounts) for user, amounts in loads.items()})
         return written
 
-    def _evaluate(self, second: int) -> None:
-        own, c = np.array([*self.own.values()]), 4e6
-        observed = np.array([sum(used) / WINDOW for used in self.used.values()])
-        factor, no_end = np.full(3, np.inf), np.full(3, np.inf)
-        bound = bounds_in_force(own, factor, np.full(3, self.level[0]), np.full(3, c))
-        for at, user in enumerate(self.own):
-            if observed[at] >= DEMAND_SHARE * bound[at]:
-                self.hidden_until[user] = second + WINDOW
-        hidden = np.array([until >= second for until in self.hidden_until.values()])
-        target = levels(np.where(hidden, np.inf, observed), own, no_end, np.zeros(3, np.int64), np.array([c]))
-        self.level = moved(self.level, target, np.array([c / own.min()]), np.array([1_000]))
-        bound = bounds_in_force(own, factor, np.full(3, self.level[0]), np.full(3, c))
-        self.rates = {
-            key_of(user): MemberRate(float(bound[at]), float(own[at]), float(observed[at]))
-            for at, user in enumerate(self.own)
-        }
+    def _measure(self, produced: Mapping[str, int]) -> None:
+        now_ms = self.synced.now_ms
+        used = table([usage_row(now_ms - 100, user=user, produced_bytes=sent) for user, sent in produced.items()])
+        self.engine.record(used, now_ms)
+        for row in self.engine.rates(used, now_ms, always=np.ones(len(produced), np.bool_)).to_pylist():
+            self.rates[key_of(row["user"])] = MemberRate(row["bound"], row["own_bound"], row["observed"])
 
 
 def greedy(second: int) -> Mapping[str, float]:
