@@ -14,9 +14,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
@@ -46,9 +44,7 @@ from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable, TenantTable
 from pipeline.throttle.assembly import assemble
-from pipeline.throttle.ledger import Throttles
 from pipeline.throttle.publisher import Marker, Publisher
-from pipeline.throttle.shapes import CLIENTS, int64s, levels_of, types_of
 from quota.entity import DEFAULT
 from schemas.arrow import arrow_schema
 from tests.fakes.clock import ManualClock
@@ -330,22 +326,6 @@ class HandJob:
         messages = self.messages[self.spark.span(frame.batch_id)]
         rows = [{name: getattr(one, name) for name in MESSAGE_SCHEMA.names} for one in messages]
         return read_usage(pa.Table.from_pylist(rows, MESSAGE_SCHEMA), ReadingRules.from_settings(self.settings))
-
-
-def owed_by(job: HandJob) -> dict[str, dict[str, Any]]:
-    """What each held user owes now, as a check sees it."""
-    held = job.purgatory.held()
-    clients, at_ms = held.select(CLIENTS.names), job.clock.now().steady_ms
-    times = int64s(held, "end_ms"), int64s(held, "due_ms")
-    none = np.zeros(held.num_rows, np.int64)
-    bound = pc.fill_null(held["bound"], np.inf).to_numpy()
-    standing = types_of(held), bound, levels_of(held), none, none
-    throttles = Throttles(np.arange(held.num_rows).astype(np.object_), *standing, *times)
-    keys, instants_ms = job.decider.keys_of(clients, throttles.quota_type), np.full(held.num_rows, at_ms)
-    _, claims = job.decider.check(throttles, keys, lambda rows: clients.take(pa.array(rows)), instants_ms)
-    figures = {name: getattr(claims, name).tolist() for name in ("owed_ms", "tokens", "observed", "bound")}
-    rows = (dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True))
-    return dict(zip(held["user"].to_pylist(), rows, strict=True))
 
 
 def _offsets(end: int) -> str:
