@@ -1,19 +1,18 @@
 """All failpoints, one after the other: kill, restart, verify.
 
-    python -m tests.faults [--points NAME,…] [--rounds N] [--in-process] [--report FILE]
+    python -m tests.faults [--points NAME,…] [--rounds N] [--keep FOLDER] [--report FILE]
 
 Each round has a broker, topics, tables and a job of its own. The wall clocks of job, broker and generator are set
 forward and back, before the kill and after it; without a C compiler (cc) they are not. Prints one line per round and a
 table at the end. Ends with 1 if anything was lost, written twice or different.
 """
 
-import argparse
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from bench.machine import machine_line
+from bench.machine import arguments, machine_line
 from bench.pages import MEASURED, write_part
 from bench.pages import table as table_of
 from pipeline.failpoints import FAILPOINTS
@@ -25,18 +24,17 @@ from tests.faults.verdict import KINDS
 
 def main() -> int:
     """Run the rounds and print the table. Returns 1 if a round failed."""
-    given = _arguments()
-    places = [point for point in FAILPOINTS if not (given.in_process and point.startswith("start."))]
-    points = given.points.split(",") if given.points else places
+    given = arguments(__doc__, points=",".join(FAILPOINTS), rounds=1, keep="", report="")
+    points = given.points.split(",")
     fetch()
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.keep or Path(temporary)
+        folder = Path(given.keep or temporary)
         for number in range(given.rounds):
             for place_number, point in enumerate(points):
                 began = time.monotonic()
                 steps = STEPS[(number + place_number) % len(STEPS)] if COMPILER else (0, 0)
-                outcome = play_apart(point, folder / f"{point}-{number}", number + 1, given.in_process, steps)
+                outcome = play_apart(point, folder / f"{point}-{number}", number + 1, steps)
                 outcomes.append(outcome)
                 print(f"{_line(outcome)}  steps {steps}  ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
                 for difference in outcome.verdict.told():
@@ -46,20 +44,8 @@ def main() -> int:
     table = _table(outcomes)
     print(f"\n{head}\n\n{table}")  # noqa: T201
     if given.report:
-        write_part(given.report, *MEASURED, f"{head}\n\n{table}")
+        write_part(Path(given.report), *MEASURED, f"{head}\n\n{table}")
     return int(any(outcome.verdict.differences for outcome in outcomes))
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Kill the job at every failpoint.")
-    parser.add_argument("--points", help="failpoints, comma-separated; without it all of them")
-    parser.add_argument(
-        "--in-process", action="store_true", help="an error and a restart inside the process instead of a kill"
-    )
-    parser.add_argument("--rounds", type=int, default=1, help="how often each failpoint is played, with other content")
-    parser.add_argument("--keep", type=Path, help="a folder for tables, checkpoints and topics, left as they are")
-    parser.add_argument("--report", type=Path, help="a Markdown file whose measured table is replaced")
-    return parser.parse_args()
 
 
 def _line(outcome: Outcome) -> str:

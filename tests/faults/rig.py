@@ -171,10 +171,10 @@ class Rig:
         wait_until(is_started, "the job to run, or to end")
         self.clock.step(seconds)
 
-    def await_death(self, seconds: float = 180) -> int:
+    def await_death(self) -> int:
         assert self.job.process is not None
         try:
-            return self.job.process.wait(seconds)
+            return self.job.process.wait(180)
         except subprocess.TimeoutExpired as exc:
             raise AssertionError("\n".join(["the job did not end:", *self.job.log[-40:]])) from exc
 

@@ -49,14 +49,14 @@ class Outcome:
     verdict: Verdict
 
 
-def play_apart(point: str, place: Path, seed: int, in_process: bool, steps: tuple[int, int]) -> Outcome:
+def play_apart(point: str, place: Path, seed: int, steps: tuple[int, int]) -> Outcome:
     """One round on a broker of its own: one whose clock was set back by an hour may not reach its controller again."""
     place.mkdir(parents=True)
     with (
         stepped_clock(place) if COMPILER else nullcontext() as clock,
         EmbeddedBroker(place / "broker", options=BROKER) as broker,
     ):
-        return play(point, place, broker.bootstrap_servers, seed, in_process, clock=clock, steps=steps)
+        return play(point, place, broker.bootstrap_servers, seed, clock=clock, steps=steps)
 
 
 def play(

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.long]
 
 @pytest.mark.skipif(COMPILER is None, reason="needs a C compiler: apt-get install gcc libc6-dev")
 def test_a_job_killed_while_all_clocks_are_set_leaves_what_one_leaves_that_is_not(tmp_path: Path) -> None:
-    assert play_apart("usage.appended", tmp_path / "round", 11, False, STEPS[0]).verdict.told() == []
+    assert play_apart("usage.appended", tmp_path / "round", 11, STEPS[0]).verdict.told() == []
 
 
 def test_a_job_whose_check_fails_goes_on_in_its_process(broker: EmbeddedBroker, tmp_path: Path) -> None:

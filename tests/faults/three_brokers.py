@@ -2,13 +2,15 @@
 
     python -m tests.faults.three_brokers [--faults NAME,…] [--rounds N] [--cut-seconds 15] [--streams] [--report PAGE]
 
+From the second round (`--seed`) on the faults come in another order. `--streams` has Kafka Streams too, under the same
+faults, and needs javac; `--keep` is a folder for what brokers and jobs leave.
+
 Brokers, job and clients are hosts of a network of their own (`Network`). Each round has a new cluster (KRaft, each node
 broker and controller, replication factor 3, min ISR 2), new tables, its faults one after the other, and the same end:
 the network is whole, the load ends, the job drains and stops. Ends with 1 if anything was lost, written twice or
 different, or a client of the gate waited after the end that was stored.
 """
 
-import argparse
 import json
 import random
 import sys
@@ -24,7 +26,7 @@ from typing import Any, Final
 
 from kafka import KafkaConsumer, TopicPartition
 
-from bench.machine import machine_line
+from bench.machine import arguments, machine_line
 from bench.pages import table as table_of
 from bench.pages import write_part
 from bench.peers.roster import PeerFailed, streams_classpath
@@ -284,51 +286,35 @@ def _fresh_batches(rigged: Rig, since_ms: int) -> Iterator[int]:
 
 def main() -> int:
     """Play the rounds, and print the table. Returns 1 if a round has a problem, or a caller of the gate was late."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.three_brokers", description="Cut a cluster apart.")
-    parser.add_argument("--faults", default=",".join(FAULTS), help="comma-separated, in this order; all without it")
-    parser.add_argument(
-        "--rounds", type=int, default=1, help="each with all faults, of a shuffled order from the second on"
+    given = arguments(
+        __doc__, faults=",".join(FAULTS), rounds=1, seed=1, cut_seconds=15.0, streams=False, report="", keep=""
     )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--cut-seconds", type=float, default=15)
-    parser.add_argument("--streams", action="store_true", help="Kafka Streams too, under the same fault; needs javac")
-    parser.add_argument("--results", type=Path, help="a file with a line for each round, to which these are added")
-    parser.add_argument("--report", type=Path, help="the Markdown file whose table is replaced")
-    parser.add_argument("--keep", type=Path, help="a folder for what brokers and jobs leave")
-    given = parser.parse_args()
     fetch()
-    faults, lines, is_wrong = given.faults.split(","), [], False
-    if given.results and given.results.exists():
-        lines = given.results.read_text(encoding="utf-8").splitlines()
+    faults, outcomes = given.faults.split(","), list[Outcome]()
     with tempfile.TemporaryDirectory() as temporary:
         for seed in range(given.seed, given.seed + given.rounds):
-            folder, began = (given.keep or Path(temporary)) / str(seed), time.monotonic()
+            folder, began = Path(given.keep or temporary) / str(seed), time.monotonic()
             order = random.Random(seed).sample(faults, len(faults)) if seed > 1 else faults
             try:
                 outcome = play(order, folder, seed, given.cut_seconds, given.streams)
             except (OSError, PeerFailed) as failure:
                 print(f"nothing was played: {failure}")  # noqa: T201
                 return 1
-            lines.append(json.dumps(asdict(outcome)))
-            is_wrong = is_wrong or bool(outcome.problems or outcome.late)
-            print(f"{lines[-1]} ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
-            if given.results:
-                given.results.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    rounds = [json.loads(line) for line in lines]
-    text = _text(rounds, given.cut_seconds)
+            outcomes.append(outcome)
+            print(f"{json.dumps(asdict(outcome))} ({time.monotonic() - began:.0f} s)", flush=True)  # noqa: T201
+    text = _text(outcomes, given.cut_seconds)
     print(f"\n{text}")  # noqa: T201
     if given.report:
-        write_part(given.report, *PART, text)
-    return int(is_wrong or any(played["problems"] for played in rounds))
+        write_part(Path(given.report), *PART, text)
+    return int(any(outcome.problems or outcome.late for outcome in outcomes))
 
 
-def _text(rounds: Sequence[Mapping[str, Any]], cut_seconds: float) -> str:
+def _text(rounds: Sequence[Outcome], cut_seconds: float) -> str:
     """What was compared, and a row for each fault with the worst of its rounds."""
-    sums = {kind: sum(played["counts"][kind] for played in rounds) for kind in ("compared", *KINDS[:3])}
-    counts = ", ".join(f"{kind} {count}" for kind, count in sums.items())
+    counts = ", ".join(f"{kind} {sum(one.counts[kind] for one in rounds)}" for kind in ("compared", *KINDS[:3]))
     rows = []
     for name, (about, _) in FAULTS.items():
-        own = [Fault(**fault) for played in rounds for fault in played["faults"] if fault["name"] == name]
+        own = [fault for played in rounds for fault in played.faults if fault.name == name]
         if own:
             times = [_worst(own, time) for time in ("pause", "batch", "record", "sync", "peer_pause", "peer_result")]
             held = f"{sum(fault.held for fault in own)} / {max(fault.late_ms for fault in own)}"
