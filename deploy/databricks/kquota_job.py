@@ -1,4 +1,4 @@
-"""What the continuous job runs: `kquota_job.py run …` is `kquota run …`, in the Spark session of the cluster."""
+"""What Databricks runs in the Spark session of its cluster, and spark-submit (as `job.py` of the image): `kquota`."""
 
 from pipeline.cli.main import main
 

@@ -48,6 +48,7 @@ mkdir -p "$folder/connectors"
   while read -r jar; do ln -sf "$jar" "$folder/connectors/$(basename "$jar")"; done
 "$folder/venv/bin/python" -c 'from pipeline.jvm.java import find_java; print(find_java().home)' >"$folder/java-home"
 
-cp deploy/image/entrypoint.sh deploy/image/health.py deploy/image/job.py deploy/image/make-user.sh LICENSE "$folder/"
+cp deploy/image/entrypoint.sh deploy/image/health.py deploy/image/make-user.sh LICENSE "$folder/"
+cp deploy/databricks/kquota_job.py "$folder/job.py"
 chmod 755 "$folder/entrypoint.sh"
 "$folder/venv/bin/python" -m compileall -q "$folder/venv/lib" || true # some packages bring files for other Pythons

@@ -48,8 +48,9 @@ def test_the_lock_of_the_image_is_part_of_the_lock_of_the_checkout() -> None:
 @pytest.fixture
 def image_with_java(tmp_path: Path) -> Path:
     """The folder that the image holds, made of this checkout's environment."""
-    for name in ("entrypoint.sh", "health.py", "job.py"):
+    for name in ("entrypoint.sh", "health.py"):
         (tmp_path / name).write_bytes((IMAGE / name).read_bytes())
+    (tmp_path / "job.py").write_bytes((IMAGE.parent / "databricks" / "kquota_job.py").read_bytes())
     (tmp_path / "entrypoint.sh").chmod(0o755)
     commands = tmp_path / "venv" / "bin"
     commands.mkdir(parents=True)
