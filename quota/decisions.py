@@ -6,6 +6,7 @@ A throttle of a user's sensor holds the user, for each quota type on its own: al
 that it has not seen. So a new name does not evade it. Other sensors are held client by client.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Final, NamedTuple, Self
@@ -438,3 +439,34 @@ def in_batches(usage: pa.Table) -> tuple[pa.Table, Ints]:
         column = ordered[name]
         begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
     return ordered, np.flatnonzero(begins)
+
+
+# The same decision has the same id, however often its batch is run again.
+
+_DIGEST_BYTES: Final = 8
+
+
+def decision_ids(decisions: pa.Table, cluster: str, batch: Evaluation) -> list[str]:
+    """The `decision_id` of each decision of a batch, by the columns of `KEY`.
+
+    Returns:
+        16 hexadecimal digits each, lower case: BLAKE2b over the parts. Each part is preceded by its length in bytes, so
+        that different lists of parts never give the same bytes ("a", "bc" and "ab", "c" differ, and null and "").
+    """
+    shared = hashlib.blake2b(
+        _encoded(cluster) + _encoded(batch.query_id) + _encoded(str(batch.batch_id)), digest_size=_DIGEST_BYTES
+    )
+    ids = []
+    for parts in zip(*(decisions[name].to_pylist() for name in KEY), strict=True):
+        hasher = shared.copy()
+        hasher.update(b"".join(map(_encoded, parts)))
+        ids.append(hasher.hexdigest())
+    return ids
+
+
+def _encoded(part: str | None) -> bytes:
+    if part is None:
+        return b"\xff" * 8  # no text is that long
+    # surrogatepass: a name in JSON can contain a lone surrogate. It must get an id, not an exception.
+    text = part.encode("utf-8", "surrogatepass")
+    return len(text).to_bytes(8, "big") + text

@@ -1,8 +1,6 @@
 """Rows of the other tables: quotas, decisions, batches, buckets, rates, dead letters, and quotas of the brokers."""
 
-import hashlib
-from collections.abc import Iterable
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import model_validator
 
@@ -256,37 +254,6 @@ class BrokerQuotaRow(c.Row):
 
 # Decisions: a client that violates a quota, and the throttle time that follows, as a row of `decisions`; and its id.
 #
-# The same decision has the same id, however often its batch is run again.
-
-_DIGEST_BYTES: Final = 8
-
-
-def decision_ids(
-    decisions: Iterable[tuple[str | None, ...]], *, cluster: str, query_id: str, batch_id: int
-) -> list[str]:
-    """The `decision_id` of each decision of a batch, by its broker_id, user, client_id and quota_type.
-
-    Returns:
-        16 hexadecimal digits each, lower case: BLAKE2b over the parts. Each part is preceded by its length in bytes, so
-        that different lists of parts never give the same bytes ("a", "bc" and "ab", "c" differ, and null and "").
-    """
-    shared = hashlib.blake2b(
-        _encoded(cluster) + _encoded(query_id) + _encoded(str(batch_id)), digest_size=_DIGEST_BYTES
-    )
-    ids = []
-    for parts in decisions:
-        hasher = shared.copy()
-        hasher.update(b"".join(map(_encoded, parts)))
-        ids.append(hasher.hexdigest())
-    return ids
-
-
-def _encoded(part: str | None) -> bytes:
-    if part is None:
-        return b"\xff" * 8  # no text is that long
-    # surrogatepass: a name in JSON can contain a lone surrogate. It must get an id, not an exception.
-    text = part.encode("utf-8", "surrogatepass")
-    return len(text).to_bytes(8, "big") + text
 
 
 class DecisionRow(c.PipelineRow):

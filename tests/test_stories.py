@@ -55,7 +55,7 @@ def test_from_usage_to_a_record_and_from_an_edit_to_a_release(tmp_path: Path) ->
         job.clock.advance(200)
     files = files_entered(lambda: use(job, 500_000))
     assert job.broker.records[-1].cause == "violation"
-    assert len(files) <= 31, sorted(files)
+    assert len(files) <= 30, sorted(files)
 
     def edit() -> None:
         job.edit({"producer_byte_rate": 1e12})

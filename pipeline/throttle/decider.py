@@ -20,16 +20,15 @@ from numpy.typing import NDArray
 
 from pipeline.clock import Moment
 from pipeline.throttle.ledger import Holds, Throttles
-from pipeline.throttle.shapes import CLIENTS, NO_BOUND, NO_LEVEL, holds_users, levels_of, own_bounds_of, rows_of_types
+from pipeline.throttle.shapes import NO_BOUND, NO_LEVEL, holds_users, levels_of, own_bounds_of, rows_of_types
 from quota.arrays import Flags, Floats, Ids, Ints
 from quota.current_rates import CurrentRates, RecentUsage, current_rates
-from quota.decisions import Asked, Claims, Decisions, Evaluation
+from quota.decisions import Asked, Claims, Decisions, Evaluation, decision_ids
 from quota.engine import QuotaEngine
 from quota.entity import KIND_OF_LEVEL, Level, LevelKind
 from quota.resolution import Side
 from quota.snapshot import QuotaSnapshot
 from quota.usage import Pair, Usage
-from schemas.rows import decision_ids
 
 
 @dataclass(frozen=True)
@@ -55,15 +54,8 @@ class Decided:
     def decisions(self) -> pa.Table:
         """Columns of `quota.decisions.STORED` plus `decision_id`."""
         rows = self._decisions.stored()
-        return rows.append_column(
-            "decision_id", pa.array(ids_of_decisions(rows, self._cluster, self._evaluation), pa.string())
-        )
-
-
-def ids_of_decisions(decisions: pa.Table, cluster: str, batch: Evaluation) -> list[str]:
-    """The `decision_id` of each decision of a batch: columns broker_id, user, client_id, quota_type."""
-    rows = zip(*(decisions[name].to_pylist() for name in (*CLIENTS.names, "quota_type")), strict=True)
-    return decision_ids(rows, cluster=cluster, query_id=batch.query_id, batch_id=batch.batch_id)
+        ids = decision_ids(rows, self._cluster, self._evaluation)
+        return rows.append_column("decision_id", pa.array(ids, pa.string()))
 
 
 _KINDS: Final = np.array([0, *(KIND_OF_LEVEL[level] for level in Level), LevelKind.USER])

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from pipeline.clock import Clock, Moment
 from pipeline.failpoints import failpoint
-from pipeline.throttle.decider import Decider, ids_of_decisions
+from pipeline.throttle.decider import Decider
 from pipeline.throttle.ledger import Holds, Running, ThrottleLedger, Throttles
 from pipeline.throttle.publisher import HeardPublisher, Publisher
 from pipeline.throttle.shapes import (
@@ -51,7 +51,7 @@ from pipeline.throttle.shapes import (
     types_of,
 )
 from quota.arrays import Flags, Ids, Ints
-from quota.decisions import Asked, Claims, Evaluation
+from quota.decisions import Asked, Claims, Evaluation, decision_ids
 from quota.entity import QUOTA_TYPES
 from quota.snapshot import QuotaSnapshot, SnapshotAt
 from quota.throttle_time import Slicing, Step
@@ -397,7 +397,7 @@ class ThrottlePurgatory:
         asked, running = asked.take(rows), running.take(rows)
         types = names_of(QUOTA_TYPES, asked.claims.quota_type)
         decisions = clients.append_column("quota_type", types)
-        ids = np.array(ids_of_decisions(decisions, self._decider.cluster, batch), np.object_)
+        ids = np.array(decision_ids(decisions, self._decider.cluster, batch), np.object_)
         # An extension keeps the decision that began the throttle.
         extends = running.is_held
         ids[extends] = running.decision_ids[extends]

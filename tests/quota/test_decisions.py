@@ -1,12 +1,13 @@
-"""Batches of stored usage come back as they were decided."""
+"""Batches of stored usage come back as they were decided; a decision has one id."""
 
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quota.decisions import Evaluation, batches_of
+from quota.decisions import Evaluation, batches_of, decision_ids
 
 T0_MS = 1_700_000_000_000
 
@@ -43,3 +44,34 @@ def test_a_new_query_begins_after_the_last_instant_of_the_one_before_and_the_fir
     last = Evaluation("q", 7, T0_MS, 0)
     assert [last.least_ms("q"), last.least_ms("r"), Evaluation("", -1, 0, -1).least_ms("q")] == [T0_MS, T0_MS + 1, 0]
     assert list(batches_of(pa.Table.from_pylist(stored(7, T0_MS)).slice(0, 0))) == []
+
+
+PARTS: dict[str, Any] = {"cluster": "c1", "query_id": "q1", "batch_id": 7, "broker_id": "", "user": "alice"}
+PARTS |= {"client_id": "etl", "quota_type": "producer_byte_rate"}
+
+
+def decision_id(*, cluster: str, query_id: str, batch_id: int, **decision: str | None) -> str:
+    rows = pa.table({name: pa.array([part], pa.string()) for name, part in decision.items()})
+    return decision_ids(rows, cluster, Evaluation(query_id, batch_id, T0_MS, 0))[0]
+
+
+def test_the_id_of_a_decision_never_changes() -> None:
+    # Stored rows and published records have this id. Another value here would be a breaking change.
+    assert decision_id(**PARTS) == "fc0835ce8d967edc"
+
+
+@pytest.mark.parametrize("part", list(PARTS))
+def test_every_part_counts(part: str) -> None:
+    other = 8 if part == "batch_id" else PARTS[part] + "x"
+    assert decision_id(**{**PARTS, part: other}) != decision_id(**PARTS)
+
+
+@given(st.text(max_size=4), st.text(max_size=4), st.text(max_size=4), st.text(max_size=4))
+def test_different_parts_never_run_together(user: str, client_id: str, other_user: str, other_client_id: str) -> None:
+    one = decision_id(**{**PARTS, "user": user, "client_id": client_id})
+    other = decision_id(**{**PARTS, "user": other_user, "client_id": other_client_id})
+    assert (one == other) == ((user, client_id) == (other_user, other_client_id))
+
+
+def test_ids_of_a_sensor_and_of_a_client_without_a_client_id_differ() -> None:
+    assert decision_id(**{**PARTS, "client_id": None}) != decision_id(**{**PARTS, "client_id": ""})

@@ -6,15 +6,12 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import schemas.asyncapi
 from schemas.arrow import arrow_schema, conform
 from schemas.asyncapi import MODELS, generated_files
 from schemas.columns import columns, json_schema
 from schemas.names import RowsDoNotFit
-from schemas.rows import decision_ids
 from schemas.usage import UsageRow
 
 
@@ -70,33 +67,3 @@ PACKAGE = Path(schemas.asyncapi.__file__).parent
 @pytest.mark.parametrize("path", list(generated_files()))
 def test_a_committed_file_is_what_the_models_say(path: str) -> None:
     assert (PACKAGE / path).read_text(encoding="utf-8") == generated_files()[path], "run python -m schemas.asyncapi"
-
-
-PARTS: dict[str, Any] = {"cluster": "c1", "query_id": "q1", "batch_id": 7, "broker_id": "", "user": "alice"}
-PARTS |= {"client_id": "etl", "quota_type": "producer_byte_rate"}
-
-
-def decision_id(*, cluster: str, query_id: str, batch_id: int, **decision: str | None) -> str:
-    return decision_ids([tuple(decision.values())], cluster=cluster, query_id=query_id, batch_id=batch_id)[0]
-
-
-def test_the_id_of_a_decision_never_changes() -> None:
-    # Stored rows and published records have this id. Another value here would be a breaking change.
-    assert decision_id(**PARTS) == "fc0835ce8d967edc"
-
-
-@pytest.mark.parametrize("part", list(PARTS))
-def test_every_part_counts(part: str) -> None:
-    other = 8 if part == "batch_id" else PARTS[part] + "x"
-    assert decision_id(**{**PARTS, part: other}) != decision_id(**PARTS)
-
-
-@given(st.text(max_size=4), st.text(max_size=4), st.text(max_size=4), st.text(max_size=4))
-def test_different_parts_never_run_together(user: str, client_id: str, other_user: str, other_client_id: str) -> None:
-    one = decision_id(**{**PARTS, "user": user, "client_id": client_id})
-    other = decision_id(**{**PARTS, "user": other_user, "client_id": other_client_id})
-    assert (one == other) == ((user, client_id) == (other_user, other_client_id))
-
-
-def test_ids_of_a_sensor_and_of_a_client_without_a_client_id_differ() -> None:
-    assert decision_id(**{**PARTS, "client_id": None}) != decision_id(**{**PARTS, "client_id": ""})
