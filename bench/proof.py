@@ -48,14 +48,15 @@ def found(pattern: str, form: str) -> Callable[[str], str]:
 
 def kills(page: str) -> str:
     """How often a job was killed at the places of the page, and what its verifier found."""
-    rows = re.findall(r"^\| `[a-z_.]+` \|" + r" *(\d[\d.]*) *\|" * 6, page, re.MULTILINE)
-    if not rows:
+    rows = re.findall(r"^\| `[a-z_.]+` \| (\d+) \| \d+ \| ([\d.]+) \|$", page, re.MULTILINE)
+    sums = re.search(r"(\d+) kills: (\d+ lost, \d+ duplicated, \d+ different)\.", page)
+    if not rows or sums is None:
         msg = "no row of the page has kills"
         raise LookupError(msg)
-    killed, compared, lost, repeated, other, recovered = zip(*(map(float, row) for row in rows), strict=True)
+    compared, recovered = (list(map(float, column)) for column in zip(*rows, strict=True))
     return (
-        f"{sum(killed):.0f} kills, {sum(compared):,.0f} comparisons: {sum(lost):.0f} lost, {sum(repeated):.0f} "
-        f"duplicated, {sum(other):.0f} different; first micro-batch after {max(recovered):g} s at worst"
+        f"{sums[1]} kills, {sum(compared):,.0f} comparisons: {sums[2]}; "
+        f"first micro-batch after {max(recovered):g} s at worst"
     )
 
 

@@ -98,8 +98,8 @@ BARE: Final = "bare Spark"
 PEERS: Final = (
     Peer(
         KQUOTA,
-        f"the whole job, trigger {TRIGGER_MS} ms: it also checks every event, measures rates, decides, and stores "
-        "usage and decisions in Delta tables before a batch is committed",
+        f"the whole job, trigger {TRIGGER_MS} ms: it also checks events, decides, and stores usage and decisions in "
+        "Delta tables before a batch is committed",
         lambda _: [*JOB_COMMAND, "run"],
         lambda place: UsageTableResults(Path(place.stage.root) / "usage"),
         ready="running; trigger",
@@ -115,7 +115,7 @@ PEERS: Final = (
     Peer(
         BARE,
         "4.2.0: `from_json`, group by, `toArrow`, with Java's optimizing compiler. It keeps nothing, and sums nothing "
-        "across batches: the least that Spark's own functions cost",
+        "across batches",
         _spark,
         lambda place: FileResults(place.state),
         is_durable=False,

@@ -40,7 +40,9 @@ def main() -> int:
                 for difference in outcome.verdict.told():
                     print(f"    {difference}", flush=True)  # noqa: T201
     stepped = "All wall clocks were set twice a round: while the job ran, and while it was down."
+    sums = ", ".join(f"{sum(outcome.verdict.count(kind) for outcome in outcomes)} {kind}" for kind in KINDS[:3])
     head = f"{machine_line()}. {stepped if COMPILER else 'Without a C compiler no clock was set.'}"
+    head += f" {len(outcomes)} {'errors' if given.in_process else 'kills'}: {sums}."
     table = _table(outcomes)
     print(f"\n{head}\n\n{table}")  # noqa: T201
     if given.report:
@@ -59,11 +61,11 @@ def _table(outcomes: list[Outcome]) -> str:
     rows = []
     for point in dict.fromkeys(outcome.point for outcome in outcomes):
         own = [outcome for outcome in outcomes if outcome.point == point]
-        sums = [sum(outcome.verdict.count(kind) for outcome in own) for kind in KINDS[:3]]
         compared = sum(outcome.verdict.compared.total() for outcome in own)
         slowest = max(outcome.recovery_seconds for outcome in own)
-        rows.append([f"`{point}`", *map(str, (len(own), compared, *sums)), f"{slowest:.1f}"])
-    return table_of(["failpoint", "runs", "compared", "lost", "duplicated", "different", "recovery s, worst"], rows)
+        wrong = sum(len(outcome.verdict.differences) for outcome in own)
+        rows.append([f"`{point}`", str(compared), str(wrong), f"{slowest:.1f}"])
+    return table_of(["failpoint", "compared", "wrong", "recovery s, worst"], rows)
 
 
 if __name__ == "__main__":
