@@ -59,8 +59,8 @@ class Held:
         writer = DeltaRsWriter(table_uri(str(root), "throttle_events"), JOB)
         writer.raise_epoch(1)
         publisher = Publisher(JOB, JOB, Outbox(writer, JOB), topic)
-        enforcement = assemble(Settings(job=JOB), "cluster", JOB, publisher, self._clock)
-        self._decider, self._purgatory = enforcement.decider, enforcement.purgatory
+        self._purgatory = assemble(Settings(job=JOB), "cluster", JOB, publisher, self._clock)
+        self._decider = self._purgatory.decider
         quota = {"user": "<default>", "client_id": "<default>", "producer_byte_rate": BOUND, "mode": "enforce"}
         self._quotas = QuotaSnapshot.from_rows([quota], version=1)
         self._decider.adopt(self._quotas)

@@ -64,7 +64,7 @@ def test_from_usage_to_a_record_and_from_an_edit_to_a_release(tmp_path: Path) ->
 
     files = files_entered(edit)
     assert job.broker.records[-1].action == "release"
-    assert len(files) <= 34, sorted(files)
+    assert len(files) <= 33, sorted(files)
 
 
 def test_from_a_request_to_the_page_of_a_client(tmp_path: Path) -> None:

@@ -49,8 +49,9 @@ from pipeline.tables.queries import StoredTable, newest_value
 from pipeline.tables.quotas.source import QuotaSource
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.upkeep import UPKEEP_EVERY_SECONDS, clean, log_failures, merge, trim
-from pipeline.throttle.assembly import Enforcement, assemble
+from pipeline.throttle.assembly import assemble
 from pipeline.throttle.publisher import Publisher
+from pipeline.throttle.purgatory import ThrottlePurgatory
 from pipeline.throttle.topic import KafkaThrottleTopic
 from quota.units import counted
 
@@ -59,7 +60,7 @@ def take_over(
     tables: JobTables,
     epoch: DriverEpoch,
     quotas: QuotaSource,
-    enforcement: Enforcement,
+    purgatory: ThrottlePurgatory,
     clock: Clock,
     settings: Settings,
     now: Ids,
@@ -77,14 +78,14 @@ def take_over(
     """
     epoch.raise_in(tables.writers, tables.job)
     failpoint("start.epochs_raised")
-    recovered = rebuild(tables, quotas, enforcement.decider, clock, settings)
+    recovered = rebuild(tables, quotas, purgatory.decider, clock, settings)
     if not takes_topic:
         refuse_other_throttle_topics(settings, recovered.topic_ids, now)
-    enforcement.decider.adopt(quotas.pin())
+    purgatory.decider.adopt(quotas.pin())
     failpoint("start.rebuilt")
     is_new = is_other(recovered.topic_ids, now, settings.kafka.throttle_topic)
     quotas_at = quotas.at if quotas.pin().forgiven or quotas.pin().tenants else None
-    enforcement.purgatory.take_over(takes_topic, is_new, quotas_at)
+    purgatory.take_over(takes_topic, is_new, quotas_at)
     return recovered
 
 
@@ -261,20 +262,19 @@ class JobRun:
         self._quotas = QuotaSource(self._quota_table)
         self._tables = JobTables(self._open_writer, settings.job, cluster, settings.stream.sensor_state_interval_ms)
         topic = KafkaThrottleTopic.from_settings(settings, self._access)
-        self._enforcement = assemble(
+        self._purgatory = assemble(
             settings,
             settings.scope or self._quotas.scope,
             cluster,
             Publisher(settings.job, cluster, self._tables.throttle_events, topic, listeners.announce),
             clock,
         )
-        self._purgatory = self._enforcement.purgatory
         rates_uri = table_uri(settings.tables.root, "rates")
         self._rates = RatesTable(
             self._tables.writers["rates"],
             rates_uri,
             cluster,
-            self._enforcement.decider,
+            self._purgatory.decider,
             self._purgatory.held_until,
             clock,
         )
@@ -287,7 +287,7 @@ class JobRun:
         upkeep = Upkeep(
             settings.tables,
             clock,
-            self._enforcement.decider.expire_idle,
+            self._purgatory.decider.expire_idle,
             lambda: self._roll_ups.written_until_ms,
         )
         poll_ms = max(settings.stream.trigger_ms, _LEAST_POLL_MS)
@@ -325,7 +325,7 @@ class JobRun:
             self._tables,
             self._epoch,
             self._quotas,
-            self._enforcement,
+            self._purgatory,
             self._clock,
             settings,
             self._topics.ids,
@@ -352,8 +352,8 @@ class JobRun:
             offsets=OffsetLog(self._checkpoint),
             tables=self._tables,
             quotas=self._quotas,
-            decider=self._enforcement.decider,
-            purgatory=self._enforcement.purgatory,
+            decider=self._purgatory.decider,
+            purgatory=self._purgatory,
             clock=self._clock,
             settings=settings,
             recovered=recovered,

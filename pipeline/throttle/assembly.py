@@ -5,7 +5,6 @@ holds for the others. Assembling changes nothing outside: `ThrottlePurgatory.tak
 stored throttles and fences an earlier publisher.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -22,30 +21,27 @@ from quota.throttle_time import Slicing
 from quota.usage import Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Enforcement:
-    """The half that decides and the half that holds, wired to each other."""
-
-    decider: Decider
-    purgatory: ThrottlePurgatory
-
-
 def assemble(
     settings: Settings, scope: Scope, cluster: str, publisher: Publisher | HeardPublisher, clock: Clock
-) -> Enforcement:
+) -> ThrottlePurgatory:
     """Build the graph; nothing is read, written or started.
 
     * `scope`: Of the quotas: sums over all brokers, or one per broker.
     """
-    decider = Decider(new_engine(settings.engine, scope), cluster)
-    purgatory = ThrottlePurgatory(
-        decider=decider,
+    rules = settings.purgatory
+    slicing = Slicing(
+        lead_ms=rules.min_renew_lead_ms,
+        min_hold_ms=rules.min_hold_ms,
+        caps=settings.engine.throttle_caps(),
+        sample_window_ms=settings.engine.sample_window_ms,
+    )
+    return ThrottlePurgatory(
+        decider=Decider(new_engine(settings.engine, scope), cluster),
         publisher=publisher,
-        slicing=_slicing(settings),
-        lead=_lead(settings),
+        slicing=slicing,
+        lead=RenewLead(settings.stream.trigger_ms, rules.client_lag_ms, rules.min_renew_lead_ms),
         clock=clock,
     )
-    return Enforcement(decider, purgatory)
 
 
 def new_engine(settings: EngineSettings, scope: Scope) -> QuotaEngine:
@@ -57,19 +53,6 @@ def new_engine(settings: EngineSettings, scope: Scope) -> QuotaEngine:
         scope=scope,
         carry_debt=settings.carry_debt,
     )
-
-
-def _slicing(settings: Settings) -> Slicing:
-    return Slicing(
-        lead_ms=settings.purgatory.min_renew_lead_ms,
-        min_hold_ms=settings.purgatory.min_hold_ms,
-        caps=settings.engine.throttle_caps(),
-        sample_window_ms=settings.engine.sample_window_ms,
-    )
-
-
-def _lead(settings: Settings) -> RenewLead:
-    return RenewLead(settings.stream.trigger_ms, settings.purgatory.client_lag_ms, settings.purgatory.min_renew_lead_ms)
 
 
 # The job's own decider and purgatory on a clock that is set by hand, without Kafka, Spark and tables.
@@ -105,8 +88,8 @@ class Rehearsal:
         cluster: str = _NAME,
     ) -> None:
         self._clock, self._records = HandSetClock(0), HeardPublisher(hear)
-        enforcement = assemble(settings, scope, cluster, self._records, self._clock)
-        self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
+        self.purgatory = assemble(settings, scope, cluster, self._records, self._clock)
+        self.decider = self.purgatory.decider
         self.snapshot = QuotaSnapshot(-1, ())
 
     @property

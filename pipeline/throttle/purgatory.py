@@ -155,7 +155,7 @@ def check_after_edit(
 
 
 class ThrottlePurgatory:
-    """Holds throttled clients and publishes to the topic."""
+    """Holds throttled clients and publishes to the topic. Its `decider` says what each of them owes."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class ThrottlePurgatory:
         lead: RenewLead,
         clock: Clock,
     ) -> None:
-        self._decider = decider
+        self.decider = decider
         self._publisher = publisher
         self._base_slicing = slicing
         self._lead = lead
@@ -221,7 +221,7 @@ class ThrottlePurgatory:
             ids = np.array(running["decision_id"].to_pylist(), np.object_)
             clients, no_level = running.select(CLIENTS.names), np.full(running.num_rows, NO_LEVEL, np.int64)
             types = types_of(running)
-            keys, bound = self._decider.keys_of(clients, types), own_bounds_of(running)
+            keys, bound = self.decider.keys_of(clients, types), own_bounds_of(running)
             excepted = np.empty(running.num_rows, np.object_)
             stored = running["except_client_ids"].to_pylist()
             excepted[:] = [None if one is None else tuple(one) for one in stored]
@@ -246,7 +246,7 @@ class ThrottlePurgatory:
             if not len(news):
                 return 0
             publications = self._begun(valid.take(news), running.take(news), slices_ms, evaluation)
-            forgiven_ms = self._decider.forgiven_ms(lambda: publications.clients, publications.claims.quota_type)
+            forgiven_ms = self.decider.forgiven_ms(lambda: publications.clients, publications.claims.quota_type)
             at_ms = np.full(len(news), now.steady_ms)
             return self._publish(publications, evaluation, at_ms, now, forgiven_ms, batch_versions)
 
@@ -277,7 +277,7 @@ class ThrottlePurgatory:
         settled by a later call, even if another batch has adopted the version by then.
         """
         with self._lock:
-            if not self._decider.adopt(snapshot) and snapshot.versions <= self._settled:
+            if not self.decider.adopt(snapshot) and snapshot.versions <= self._settled:
                 return 0
             records = self._check_after_edit()
             self._settled = snapshot.versions
@@ -299,7 +299,7 @@ class ThrottlePurgatory:
         if not len(held):
             return 0
         throttles, excepted = self._ledger.throttles(held), self._ledger.excepted(held)
-        in_force = self._decider.in_force(self._ledger.names(held), throttles.quota_type)
+        in_force = self.decider.in_force(self._ledger.names(held), throttles.quota_type)
         is_moved = in_force.is_other_target(holds_users(excepted))
         is_renamed = excepted != in_force.excepted
         is_forgiven = in_force.forgives(throttles.forgiven_ms, throttles.kind)
@@ -317,15 +317,15 @@ class ThrottlePurgatory:
         if not len(holds):
             return 0
         throttles, names, least_ms = self._ledger.throttles(holds), self._ledger.names(holds), self._slicing.min_hold_ms
-        forgiven = self._decider.unsettled(names)
+        forgiven = self.decider.unsettled(names)
         forgiven[np.arange(len(holds)), throttles.quota_type] = True
-        evaluation, claims = self._decider.claims(names, throttles.quota_type, now.steady_ms, forgiven, least_ms)
+        evaluation, claims = self.decider.claims(names, throttles.quota_type, now.steady_ms, forgiven, least_ms)
         goes_on = claims.quota_type != throttles.quota_type
         slices_ms = self._slicing.slices_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
         targets, ids = (self._ledger.keys(holds), names), self._ledger.decision_ids(holds)
         about = {"cause": pc.if_else(pa.array(goes_on), "quota_changed", "forgiven")}
         publications = self._publications(targets, claims, goes_on, np.where(goes_on, slices_ms, 0), ids, about)
-        forgiven_ms = self._decider.in_force(names, claims.quota_type).forgiven_ms
+        forgiven_ms = self.decider.in_force(names, claims.quota_type).forgiven_ms
         return self._publish(publications, evaluation, np.full(len(holds), now.steady_ms), now, forgiven_ms)
 
     def _hold_users_of(self, clients: Holds, now: Moment) -> int:
@@ -337,11 +337,11 @@ class ThrottlePurgatory:
             return 0
         throttles, names = self._ledger.throttles(clients), self._ledger.names(clients)
         names = names.set_column(2, CLIENTS.field("client_id"), pa.nulls(len(clients), pa.string()))
-        keys = self._decider.keys_of(names, throttles.quota_type)
+        keys = self.decider.keys_of(names, throttles.quota_type)
         _, first = np.unique(keys[0], return_index=True)
         first = first[~self._ledger.running(some_of(keys, first)).is_held]
-        forgiven_ms = self._decider.forgiven_ms(lambda: names, throttles.quota_type)
-        evaluation, claims = self._decider.claims(names, throttles.quota_type, now.steady_ms)
+        forgiven_ms = self.decider.forgiven_ms(lambda: names, throttles.quota_type)
+        evaluation, claims = self.decider.claims(names, throttles.quota_type, now.steady_ms)
         claims = claims.take(first)
         slicing = self._slicing
         slices_ms = slicing.slices_ms(claims.owed_ms, claims.window_ms, claims.quota_type)
@@ -366,7 +366,7 @@ class ThrottlePurgatory:
         keys, clients = targets
         are_users = pc.is_null(clients["client_id"]).to_numpy()
         users = np.array(clients["user"].to_pylist(), np.object_)
-        excepted = self._decider.except_client_ids(np.where(are_users, users, ""), claims.quota_type, claims.tenant)
+        excepted = self.decider.except_client_ids(np.where(are_users, users, ""), claims.quota_type, claims.tenant)
         for at in np.flatnonzero(are_users):
             excepted[at] = excepted[at] or ()  # a release of one that is held client by client now
         return Publications(keys, clients, excepted, claims, holds, slices_ms, ids, about)
@@ -377,14 +377,14 @@ class ThrottlePurgatory:
         They stay recorded as decisions. The edit has checked whom it touches, or will; a throttle under the quotas of
         before would hold a client that has just been let go.
         """
-        if not len(violations) or evaluation.versions >= self._decider.last.versions:
+        if not len(violations) or evaluation.versions >= self.decider.last.versions:
             return violations
         clients, claims = _clients_of(violations), violations.claims
-        in_force = self._decider.in_force(clients, claims.quota_type)
-        tenant = self._decider.tenants_of(claims.tenant, of_batch=True)
+        in_force = self.decider.in_force(clients, claims.quota_type)
+        tenant = self.decider.tenants_of(claims.tenant, of_batch=True)
         changed = in_force.differs(claims.own_bound, claims.level, tenant)
         changed |= in_force.is_other_target(violations.holds_user)
-        forgiven_ms = self._decider.forgiven_ms(lambda: clients, claims.quota_type)
+        forgiven_ms = self.decider.forgiven_ms(lambda: clients, claims.quota_type)
         changed |= in_force.forgives(forgiven_ms, kinds_of(claims.has_user, claims.has_client_id))
         return violations.take(~changed)
 
@@ -397,7 +397,7 @@ class ThrottlePurgatory:
         asked, running = asked.take(rows), running.take(rows)
         types = names_of(QUOTA_TYPES, asked.claims.quota_type)
         decisions = clients.append_column("quota_type", types)
-        ids = np.array(decision_ids(decisions, self._decider.cluster, batch), np.object_)
+        ids = np.array(decision_ids(decisions, self.decider.cluster, batch), np.object_)
         # An extension keeps the decision that began the throttle.
         extends = running.is_held
         ids[extends] = running.decision_ids[extends]
@@ -424,8 +424,8 @@ class ThrottlePurgatory:
             return 0
         keys, slicing = self._ledger.keys(throttles.holds), self._slicing
         # Before the claims: a batch that forgives between the two is not known then, so the debt is still let go.
-        forgiven_ms = self._decider.forgiven_ms(partial(self._ledger.names, throttles.holds), throttles.quota_type)
-        evaluation, claims = self._decider.check(throttles, keys, self._ledger.names, at_ms)
+        forgiven_ms = self.decider.forgiven_ms(partial(self._ledger.names, throttles.holds), throttles.quota_type)
+        evaluation, claims = self.decider.check(throttles, keys, self._ledger.names, at_ms)
         result = judged(throttles, claims, at_ms, slicing)
         self._ledger.wait_for_end(throttles.holds[result.steps == Step.WAIT])
         news = (result.steps != Step.WAIT).nonzero()[0]
@@ -463,7 +463,7 @@ class ThrottlePurgatory:
         keys, claims = some_of(publications.keys, holds), publications.claims.take(holds)
         excepted, ids = publications.excepted[holds], publications.decision_ids[holds]
         kind = kinds_of(claims.has_user, claims.has_client_id)
-        tenant = self._decider.tenants_of(claims.tenant)
+        tenant = self.decider.tenants_of(claims.tenant)
         standing = claims.quota_type, claims.own_bound, claims.level, tenant, kind, forgiven_ms[holds]
         self._ledger.hold(keys, clients, excepted, *standing, ids, *self._times(end_ms[holds], at_ms[holds]))
         self._ledger.drop(some_of(publications.keys, ~holds))

@@ -186,8 +186,8 @@ class HandJob:
         self.tables = JobTables(self._open_writer, JOB, "test", settings.stream.sensor_state_interval_ms)
         self.topic = KilledTopic(self.broker, JOB)
         publisher = Publisher(settings.job, "test", self.tables.throttle_events, self.topic, self.listeners.announce)
-        enforcement = assemble(settings, "cluster", "test", publisher, self.clock)
-        self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
+        self.purgatory = assemble(settings, "cluster", "test", publisher, self.clock)
+        self.decider = self.purgatory.decider
         self.starts.append(self.clock.steady_ms)
         self._moved_at_starts.append((self._moved_ms, self.rows("throttle_events", ["publish_seq"]).num_rows))
         kafka = settings.kafka
@@ -195,7 +195,7 @@ class HandJob:
         topics = JobTopics(settings, lambda: first | self.topic_ids)
         topics.begin()
         self.recovered = take_over(
-            self.tables, DriverEpoch(), self.quotas, enforcement, self.clock, settings, topics.ids, takes_topic
+            self.tables, DriverEpoch(), self.quotas, self.purgatory, self.clock, settings, topics.ids, takes_topic
         )
         if not with_checkpoint:
             stored = json.loads(self.recovered.end_offsets or _offsets(0))[TOPIC]["0"]

@@ -45,8 +45,8 @@ class HandLoop:
         """A new process: nothing survives but outbox and topic. The engine starts empty, or as a rebuilt one."""
         self.topic = MemoryTopic(self.broker)
         publisher = Publisher(SETTINGS.job, "test", self.outbox, self.topic)
-        enforcement = assemble(SETTINGS, "cluster", "test", publisher, self.clock)
-        self.decider, self.purgatory = enforcement.decider, enforcement.purgatory
+        self.purgatory = assemble(SETTINGS, "cluster", "test", publisher, self.clock)
+        self.decider = self.purgatory.decider
         if keep_engine:
             for usage, evaluation in self.batches:
                 self.decider.decide(self.quotas, usage, evaluation, Moment(0, evaluation.evaluated_at_ms))
