@@ -57,6 +57,13 @@ def compose_file() -> Any:
     return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text("utf-8"))
 
 
+def locked(lock: Path) -> dict[str, set[str]]:
+    """The packages of a lock, each `name@version`, with the hashes of their files."""
+    entry = re.compile(r"^([\w.-]+)==(\S+)(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+    entries = entry.findall(lock.read_text("utf-8"))
+    return {f"{name}@{version}": set(re.findall(r"sha256:([0-9a-f]{64})", rest)) for name, version, rest in entries}
+
+
 @cache
 def rendered(folder: Path) -> list[dict[str, Any]]:
     """The objects that kubectl makes of a folder; the test is skipped without it."""

@@ -16,7 +16,7 @@ from pipeline.jvm.java import find_java
 from pipeline.settings.model import MetricsSettings
 from pipeline.tables.layout import create_missing
 from pipeline.web import metrics_endpoint, new_registry
-from tests.deploy.commands import DEPLOY, checker, programs, run, serving
+from tests.deploy.commands import DEPLOY, checker, locked, programs, run, serving
 from tests.integration.running_job import running_job, usage
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -32,11 +32,6 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 def test_it_runs_as_a_user_by_number_who_is_not_root() -> None:
     users = re.findall(r"^USER (.*)$", (IMAGE / "Dockerfile").read_text("utf-8"), re.MULTILINE)
     assert re.fullmatch(r"[1-9]\d+(:[1-9]\d+)?", users[-1])
-
-
-def locked(path: Path) -> dict[str, tuple[str, ...]]:
-    entries = path.read_text("utf-8").replace("\\\n", " ").splitlines()
-    return {entry.split()[0]: tuple(re.findall(r"sha256:\w+", entry)) for entry in entries if "==" in entry}
 
 
 def test_the_lock_of_the_image_is_part_of_the_lock_of_the_checkout() -> None:

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import tomllib
 import zipfile
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +15,7 @@ import pytest
 from deploy.release.__main__ import IMAGE_LOCK, LOCK, ROOT, list_of_parts, make_release
 from deploy.reporter.__main__ import make
 from pipeline.meter.reporter import REPORTER_JAR
+from tests.deploy.commands import VERSION, locked
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.long
@@ -37,12 +37,6 @@ def parts(text: str, kind: str) -> dict[str, set[str]]:
             found[part["purl"].removeprefix(f"pkg:{kind}/")] = {digest["content"] for digest in hashes}
     assert found
     return found
-
-
-def locked(lock: Path) -> dict[str, set[str]]:
-    entry = re.compile(r"^([\w.-]+)==(\S+)(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
-    entries = entry.findall(lock.read_text("utf-8"))
-    return {f"{name}@{version}": set(re.findall(r"sha256:([0-9a-f]{64})", rest)) for name, version, rest in entries}
 
 
 PACKAGES = ("pipeline", "quota", "purgatory", "schemas")
@@ -76,17 +70,16 @@ def test_the_list_has_every_package_and_jar_of_the_locks_with_its_hashes_and_not
 
 def test_a_release_has_all_its_files_with_their_sums_and_the_parts_of_the_image(tmp_path: Path, text: str) -> None:
     released = {path.name: path.read_bytes() for path in make_release(tmp_path / "dist")}
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
-    sources, image = f"kafka_quota_pipeline-{version}.tar.gz", f"kquota-image-{version}.cdx.json"
+    sources, image = f"kafka_quota_pipeline-{VERSION}.tar.gz", f"kquota-image-{VERSION}.cdx.json"
     assert sorted(released) == [
         "SHA256SUMS",
-        f"kafka-quota-pipeline-{version}.cdx.json",
-        f"kafka_quota_pipeline-{version}-py3-none-any.whl",
+        f"kafka-quota-pipeline-{VERSION}.cdx.json",
+        f"kafka_quota_pipeline-{VERSION}-py3-none-any.whl",
         sources,
         image,
-        f"kquota-reporter-{version}.jar",
+        f"kquota-reporter-{VERSION}.jar",
     ]
-    assert released[f"kafka-quota-pipeline-{version}.cdx.json"].decode() == text
+    assert released[f"kafka-quota-pipeline-{VERSION}.cdx.json"].decode() == text
     sums = dict(line.split("  ")[::-1] for line in released.pop("SHA256SUMS").decode().splitlines())
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in released.items()}
     with tarfile.open(fileobj=io.BytesIO(released[sources])) as packed:
