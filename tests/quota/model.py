@@ -257,14 +257,20 @@ class ScalarModel(QuotaRows):
         factor, level = factor_of(standing.tenant), self.level(key, standing.tenant).value
         return min(min(factor, level) * standing.own_bound, float(standing.tenant[key[1]]))
 
-    def of_tenant(self, key: Key) -> dict[str, Any]:
-        """The columns of a member: its tenant, λ (None at rest), and T."""
+    def about(self, key: Key) -> dict[str, Any]:
+        """The columns of a sensor: its tags; of a member its tenant, λ (None at rest), and T."""
         standing = self.standing(key[0], key[1], key[3])
+        columns = {"broker_id": key[2], "quota_type": key[1]}
+        columns |= {"sensor_user": key[3].user, "sensor_client_id": key[3].client_id}
         if standing is None or standing.tenant is None:
-            return dict.fromkeys(("tenant", "tenant_level", "own_bound"))
+            return columns | dict.fromkeys(("tenant", "tenant_level", "own_bound"))
         level = self.level(key, standing.tenant).value
         of_level = None if math.isinf(level) else level
-        return {"tenant": standing.tenant["tenant"], "tenant_level": of_level, "own_bound": standing.own_bound}
+        return columns | {
+            "tenant": standing.tenant["tenant"],
+            "tenant_level": of_level,
+            "own_bound": standing.own_bound,
+        }
 
     def move_levels(self, side: str, quota_type: str, used: Collection[Key], now: int) -> None:
         """Move λ of each tenant that has a member with usage in a batch, in its broker."""
@@ -433,7 +439,7 @@ class ScalarModel(QuotaRows):
     ) -> list[dict[str, Any]]:
         """One row for each entity whose sensor has a rate above its bound, or usage that is behind and a large debt."""
         found = []
-        for (broker, user, client), key in entities.items():
+        for (_, user, client), key in entities.items():
             standing, bound = self.standing(side, quota_type, key[3]), self.bound(key)
             observed, window_ms = self.rate(key, now)
             if standing is None or bound is None:
@@ -458,10 +464,8 @@ class ScalarModel(QuotaRows):
             cap = {"none": None, "window": window_ms, "sample_window": self.w}.get(str(cap), cap)
             found.append(
                 {
-                    "broker_id": broker,
                     "user": user,
                     "client_id": client,
-                    "quota_type": quota_type,
                     "observed": observed,
                     "bound": bound,
                     "window_ms": window_ms,
@@ -469,14 +473,12 @@ class ScalarModel(QuotaRows):
                     "max_throttle_time_ms": cap,
                     "throttle_time_ms": asked if cap is None else min(asked, int(cap)),
                     "level": standing.level,
-                    "sensor_user": key[3].user,
-                    "sensor_client_id": key[3].client_id,
                     "mode": "enforce" if side == "enforced" else "shadow",
                     "asks_hold": False,
                     "cause": "debt" if is_debt else "violation",
                     "tokens": tokens,
                     "owed_ms": owed,
-                    **self.of_tenant(key),
+                    **self.about(key),
                 }
             )
         return found
@@ -559,17 +561,13 @@ class ScalarModel(QuotaRows):
                     violated = self.rate(key, self.evaluated_at_ms)[0] > bound
                 answers.append(
                     {
-                        "broker_id": key[2],
                         "user": entity["user"] or "",
                         "client_id": entity["client_id"] or "",
-                        "quota_type": quota_type,
                         "level": None if standing is None else standing.level,
-                        "sensor_user": key[3].user,
-                        "sensor_client_id": key[3].client_id,
                         "bound": bound,
                         "mode": None if standing is None else standing.mode,
                         "violated": violated,
-                        **self.of_tenant(key),
+                        **self.about(key),
                     }
                 )
         return answers

@@ -166,10 +166,8 @@ def expected_rates(model: ScalarModel, look_ms: int, side: str) -> list[dict[str
         is_shown = standing is not None and bound is not None and observed
         if standing is None or not is_shown or (side == "shadow" and standing.mode != "shadow"):
             continue
-        names = {**entity, "broker_id": key[2], "sensor_user": key[3].user, "sensor_client_id": key[3].client_id}
-        about = {"quota_type": quota_type, "level": standing.level, "mode": standing.mode, "bound": bound}
-        about |= {"observed": observed, "window_ms": window_ms, **model.of_tenant(key)}
-        found.append({"entity": number // 3, **names, **about})
+        about = {**entity, "level": standing.level, "mode": standing.mode, "bound": bound, **model.about(key)}
+        found.append({"entity": number // 3, "observed": observed, "window_ms": window_ms, **about})
     return found
 
 
