@@ -1,12 +1,16 @@
 """Usage tables and quota rows for tests; each column is a keyword."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from quota.engine import QuotaEngine
 from quota.snapshot import QuotaSnapshot
+from quota.tenants import read_tenants
+
+Rows = Sequence[Mapping[str, Any]]
 
 SCHEMA = pa.schema(
     {
@@ -42,10 +46,18 @@ def quota_row(user: str = "u", client_id: str = "", **columns: Any) -> dict[str,
     return {"user": user, "client_id": client_id, **columns}
 
 
-def loaded(*rows: dict[str, Any], **settings: Any) -> QuotaEngine:
+def snapshot(
+    rows: Rows, tenants: Rows = (), version: int = 1, mode: Literal["enforce", "shadow"] = "enforce"
+) -> QuotaSnapshot:
+    """Both tables at this version."""
+    found = QuotaSnapshot.from_rows(rows, version, mode)
+    return replace(found, tenants=read_tenants(tenants, version, mode), tenants_version=version)
+
+
+def loaded(*rows: dict[str, Any], tenants: Rows = (), **settings: Any) -> QuotaEngine:
     """An engine that has loaded these quotas."""
     engine = QuotaEngine(**settings)
-    engine.load_quotas(QuotaSnapshot.from_rows(rows, 1))
+    engine.load_quotas(snapshot(rows, tenants))
     return engine
 
 

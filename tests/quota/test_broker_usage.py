@@ -6,9 +6,7 @@ import numpy as np
 
 from quota.broker_levels.entries import as_brokers_take
 from quota.broker_levels.usage import NO_SENSOR, BrokerRates, BrokerUsage
-from quota.engine import QuotaEngine
-from quota.snapshot import QuotaSnapshot
-from tests.quota.factories import decide, owed, quota_row, table, usage_row
+from tests.quota.factories import decide, loaded, owed, quota_row, snapshot, table, usage_row
 
 NOW_MS = 1_700_000_000_000
 ROWS = (
@@ -18,9 +16,9 @@ ROWS = (
 PRODUCER = 0
 
 
-def loaded() -> BrokerUsage:
+def of_two_brokers() -> BrokerUsage:
     usage = BrokerUsage(11, 1000)
-    usage.load(as_brokers_take(QuotaSnapshot.from_rows(ROWS, 1)))
+    usage.load(as_brokers_take(snapshot(ROWS)))
     usage.set_brokers(("1", "2"))
     return usage
 
@@ -36,7 +34,7 @@ def sums(usage: BrokerUsage, user: str, at_ms: int = NOW_MS + 999) -> list[float
 
 
 def test_a_broker_that_comes_back_has_nothing_and_the_others_keep_what_they_had() -> None:
-    usage = loaded()
+    usage = of_two_brokers()
     usage.record(table([row("alice", "1", 5), row("alice", "2", 6)]))
     assert usage.set_brokers(["2"]).tolist() == [1]
     assert usage.set_brokers(["3", "2", "1"]).tolist() == [-1, 0, -1]
@@ -46,7 +44,7 @@ def test_a_broker_that_comes_back_has_nothing_and_the_others_keep_what_they_had(
 
 
 def test_sensors_that_no_window_counts_any_more_are_dropped_and_the_others_renumbered() -> None:
-    usage = loaded()
+    usage = of_two_brokers()
     usage.record(table([row("alice", "1", 5), row("bob", "1", 6)]))
     usage.record(table([row("carol", "2", 7, NOW_MS + 5_000)]))
     now_ms = NOW_MS + 500 + 60_000 + 1
@@ -59,8 +57,7 @@ def test_sensors_that_no_window_counts_any_more_are_dropped_and_the_others_renum
 
 
 def test_the_rate_of_a_cell_is_that_of_the_engine_in_broker_scope() -> None:
-    engine = QuotaEngine(scope="broker", carry_debt=False)
-    engine.load_quotas(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=1000)], 1))
+    engine = loaded(quota_row(producer_byte_rate=1000), scope="broker", carry_debt=False)
     rates = BrokerRates(PRODUCER, NOW_MS)
     for second, sent in enumerate((7_001, 0, 3_333, 12_345, 6_000)):
         at_ms = NOW_MS + 1_000 * second + 250 * (second % 4)

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from quota import current_rates as module
 from quota.arrays import Flags
 from quota.current_rates import COLUMNS, CurrentRates, RecentUsage, current_rates
-from quota.engine import QuotaEngine, Scope
+from quota.engine import Scope
 from quota.entity import QUOTA_TYPES
 from quota.resolution import Side
-from quota.snapshot import QuotaSnapshot
-from tests.quota.factories import quota_row, table, usage_row
+from tests.quota.factories import loaded, quota_row, table, usage_row
 
 START_MS = 1_700_000_000_000
 RATE = "producer_byte_rate"
@@ -28,8 +27,7 @@ class Lived:
     """An engine and the usage it has recorded, with the rates of its clients."""
 
     def __init__(self, quotas: list[Row], scope: Scope = "cluster", num_samples: int = 11) -> None:
-        self.engine = QuotaEngine(num_samples, scope=scope)
-        self.engine.load_quotas(QuotaSnapshot.from_rows(quotas, 1))
+        self.engine = loaded(*quotas, num_samples=num_samples, scope=scope)
         self.recent = RecentUsage(num_samples, 1_000, scope == "broker")
         self.usage: list[Row] = []
         self.now_ms = START_MS

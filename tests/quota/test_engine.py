@@ -3,7 +3,7 @@
 Then the contract that the model has not: what the engine takes, what it refuses, and its largest numbers.
 """
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import product
 from typing import Any, Literal
 
@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 from quota.engine import QuotaEngine, Scope
 from quota.errors import InvalidUsage
 from quota.resolution import Side
-from quota.snapshot import QuotaSnapshot
-from quota.tenants import read_tenants
 from quota.throttle_time import ThrottleCaps
 from schemas.throttle_record import holds
-from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
+from tests.quota.factories import decide, loaded, owed, quota_row, snapshot, table, usage_row
 from tests.quota.model import DEFAULT, TYPES, ScalarModel
 
 START_MS = 1_700_000_000_000
@@ -120,8 +118,7 @@ def test_engine_equals_the_scalar_model(data: st.DataObject) -> None:
     entities = table(ENTITIES)
     for version in range(data.draw(st.integers(1, 4))):
         rows, mode, tenants = data.draw(quota_rows), data.draw(st.sampled_from(MODES)), data.draw(tenant_rows())
-        snapshot = QuotaSnapshot.from_rows(rows, version, mode)
-        engine.load_quotas(replace(snapshot, tenants=read_tenants(tenants, version, mode), tenants_version=version))
+        engine.load_quotas(snapshot(rows, tenants, version, mode))
         model.load_quotas(rows, mode, tenants)
         for _ in range(data.draw(st.integers(1, 4))):
             if data.draw(st.integers(0, 4)) == 0:
@@ -197,7 +194,7 @@ def test_claims_are_known_when_a_type_has_quotas_and_no_usage_yet(users: str) ->
     rows = [quota_row(users, producer_byte_rate=1_000)]
     engine = loaded(*rows)
     decide(engine, AT_MS, usage_row(AT_MS, user="a", produced_bytes=20_000, fetched_bytes=1))
-    engine.load_quotas(QuotaSnapshot.from_rows([*rows, quota_row("other", consumer_byte_rate=1)], 2))
+    engine.load_quotas(snapshot([*rows, quota_row("other", consumer_byte_rate=1)], version=2))
     claims_by_key_are_those_by_name(engine, AT_MS + 1)
 
 
@@ -405,8 +402,7 @@ def test_a_throttle_of_a_user_holds_exactly_the_clients_that_resolve_to_its_sens
     rows: list[Any], tenants: list[dict[str, Any]]
 ) -> None:
     quotas = [quota_row(user, client, mode=mode, **dict(zip(TYPES, b, strict=True))) for user, client, mode, b in rows]
-    engine, model = loaded(), ScalarModel()
-    engine.load_quotas(replace(QuotaSnapshot.from_rows(quotas, 1), tenants=read_tenants(tenants, 1)))
+    engine, model = loaded(*quotas, tenants=tenants), ScalarModel()
     model.load_quotas(quotas, tenants=tenants)
     entities = [
         usage_row(AT_MS, user=u, client_id=c)

@@ -3,7 +3,6 @@
 `test_engine` compares all of it with the scalar model. Here are the cases that a reader looks for first.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quota.engine import QuotaEngine, Scope
-from quota.snapshot import QuotaSnapshot
-from quota.tenants import read_tenants
-from tests.quota.factories import decide, quota_row, table, usage_row
+from tests.quota.factories import decide, loaded, quota_row, snapshot, table, usage_row
 from tests.quota.model import TYPES
 from tests.quota.test_engine import MODES, SCOPES, START_MS, batch, quota_rows, tenant_rows
 
@@ -25,17 +22,6 @@ Row = dict[str, Any]
 def tenant(name: str = "team", *users: str, **columns: Any) -> Row:
     """A row of the table of tenants: 4 000 bytes a second together, lent to each other."""
     return {"tenant": name, "user_patterns": users, "producer_byte_rate": 4_000.0, "lend": True, **columns}
-
-
-def snapshot(quotas: list[Row], tenants: list[Row], version: int = 1, mode: Any = "enforce") -> QuotaSnapshot:
-    found = QuotaSnapshot.from_rows(quotas, version, mode)
-    return replace(found, tenants=read_tenants(tenants, version, mode), tenants_version=version)
-
-
-def lending(quotas: list[Row], tenants: list[Row], **about: Any) -> QuotaEngine:
-    engine = QuotaEngine(**about)
-    engine.load_quotas(snapshot(quotas, tenants))
-    return engine
 
 
 def standings(engine: QuotaEngine, *clients: str) -> list[tuple[Any, ...]]:
@@ -72,15 +58,14 @@ QUOTAS = [
 )
 def test_who_is_a_member_of_which_tenant(client: str, expected: tuple[Any, ...]) -> None:
     webs = tenant("webs", client_id_patterns=["web-*"], member_producer_byte_rate=50.0)
-    engine = lending(QUOTAS, [tenant("team", "alice", "carol", "vip"), webs])
+    engine = loaded(*QUOTAS, tenants=[tenant("team", "alice", "carol", "vip"), webs])
     assert standings(engine, client) == [expected]
 
 
 def test_unused_share_is_lent_and_taken_back_at_once_when_its_owner_wants_it() -> None:
-    engine = lending(
-        [quota_row(user, producer_byte_rate=rate) for user, rate in (("a", 1_000.0), ("b", 1_000.0), ("c", 2_000.0))],
-        [tenant("team", "a", "b", "c")],
-    )
+    bounds = {"a": 1_000.0, "b": 1_000.0, "c": 2_000.0}
+    quotas = [quota_row(user, producer_byte_rate=rate) for user, rate in bounds.items()]
+    engine = loaded(*quotas, tenants=[tenant("team", *bounds)])
     greedy, idle = usage_row(AT_MS, user="a", produced_bytes=60_000), usage_row(AT_MS, user="b", produced_bytes=1_000)
     (lent,) = decide(engine, AT_MS, greedy, idle)
     assert (lent["bound"], lent["own_bound"], lent["tenant"], lent["tenant_level"]) == (3_900.0, 1_000.0, "team", 3.9)
@@ -95,7 +80,7 @@ def test_unused_share_is_lent_and_taken_back_at_once_when_its_owner_wants_it() -
 def test_the_level_of_a_tenant_that_is_gone_is_forgotten_with_the_next_batch(after: list[Row]) -> None:
     quotas = [quota_row(user, producer_byte_rate=1_000.0) for user in "ab"]
     team = tenant("team", "a", "b", producer_byte_rate=1_500.0)
-    engine = lending(quotas, [team])
+    engine = loaded(*quotas, tenants=[team])
     used = [usage_row(AT_MS, user=user, produced_bytes=60_000) for user in "ab"]
 
     def stored() -> list[float]:
@@ -131,7 +116,7 @@ def test_a_level_that_is_restored_before_any_quotas_counts_under_the_first() -> 
 def test_who_owes_wants_more_until_its_debt_is_paid_and_a_window_after(later_ms: int, bound: float) -> None:
     """It is held meanwhile, and nothing is heard of it: otherwise its share would be lent as soon as it is held."""
     quotas = [quota_row(user, producer_byte_rate=1_000.0) for user in "ab"]
-    engine = lending(quotas, [tenant("team", "a", "b", producer_byte_rate=2_000.0)])
+    engine = loaded(*quotas, tenants=[tenant("team", "a", "b", producer_byte_rate=2_000.0)])
     greedy = [usage_row(AT_MS, user=user, produced_bytes=60_000) for user in "ab"]
     assert [row["owed_ms"] for row in decide(engine, AT_MS, *greedy)] == [50_000, 50_000]  # 38 s by its bucket
     (found,) = decide(engine, AT_MS + later_ms, usage_row(AT_MS + later_ms, user="b", produced_bytes=90_000))
@@ -139,7 +124,7 @@ def test_who_owes_wants_more_until_its_debt_is_paid_and_a_window_after(later_ms:
 
 
 def test_a_new_client_id_with_each_request_evades_nothing() -> None:
-    engine = lending([], [tenant("team", "a", member_producer_byte_rate=1_000.0, lend=False)])
+    engine = loaded(tenants=[tenant("team", "a", member_producer_byte_rate=1_000.0, lend=False)])
     for number in range(30):
         at_ms = AT_MS + 100 * number
         found = decide(engine, at_ms, usage_row(at_ms, user="a", client_id=f"new-{number}", produced_bytes=1_000))
@@ -164,7 +149,7 @@ def test_adding_a_tenant_changes_no_decision_of_others(data: st.DataObject) -> N
     bounds = data.draw(st.lists(st.sampled_from([None, 100.0, 1e6]), min_size=3, max_size=3).filter(any))
     added = {"tenant": "x", "user_patterns": ["x-*"], **dict(zip(TYPES, bounds, strict=True))}
     added |= {"lend": data.draw(st.booleans()), "mode": data.draw(st.sampled_from(["enforce", "shadow"]))}
-    before, after = (lending([], [], scope=scope) for _ in range(2))
+    before, after = (loaded(scope=scope) for _ in range(2))
     now_ms = START_MS
     for version in range(1, data.draw(st.integers(2, 6))):
         before.load_quotas(snapshot(quotas, tenants, version, mode))
@@ -197,7 +182,7 @@ def test_an_engine_that_is_restored_while_it_lends_goes_on_to_the_last_bit(data:
     num_samples, window_ms = data.draw(st.sampled_from([1, 3, 11])), 1_000
     about: Row = {"num_samples": num_samples, "scope": data.draw(st.sampled_from(SCOPES))}
     quotas, tenants = data.draw(quota_rows), [{**row, "lend": True} for row in data.draw(tenant_rows())]
-    engines = [lending(quotas, tenants, **about) for _ in range(2)]
+    engines = [loaded(*quotas, tenants=tenants, **about) for _ in range(2)]
     now_ms, batches = START_MS, []
     for _ in range(data.draw(st.integers(1, 4))):
         now_ms += data.draw(st.integers(0, 3_000))
@@ -224,7 +209,7 @@ def test_an_engine_that_is_restored_while_it_lends_goes_on_to_the_last_bit(data:
 def test_who_wanted_more_within_the_last_sample_windows_is_stored_until_they_end(mode: str) -> None:
     """One wants more at AT_MS + 10. The snapshot is taken in the last of the windows in which that counts."""
     quotas = [quota_row("a", producer_byte_rate=2_000.0), quota_row("b", producer_byte_rate=3_000.0)]
-    engine = lending(quotas, [tenant("team", "a", "b", producer_byte_rate=4_500.0, lend=False, mode=mode)])
+    engine = loaded(*quotas, tenants=[tenant("team", "a", "b", producer_byte_rate=4_500.0, lend=False, mode=mode)])
     at_ms, last_ms = AT_MS + 10, AT_MS + 11_009
     decide(engine, at_ms, usage_row(at_ms, user="a", produced_bytes=18_100))  # 0.904 of its bound
     decide(engine, last_ms)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from quota.rates import MAX_DEBT_BURSTS_OF_GAP, TokenBuckets, is_on_windows
-from quota.snapshot import QuotaSnapshot
-from tests.quota.factories import decide, loaded, owed, quota_row, table, usage_row
+from tests.quota.factories import decide, loaded, owed, quota_row, snapshot, table, usage_row
 
 AT_MS = 1_700_000_040_000
 
@@ -17,7 +16,7 @@ def test_a_debt_is_never_larger_than_ten_bursts() -> None:
     engine = loaded(quota_row(producer_byte_rate=1000))
     decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=10**9))
     assert owed(engine, AT_MS)["tokens"] == -110_000.0
-    engine.load_quotas(QuotaSnapshot.from_rows([quota_row(producer_byte_rate=10)], 2))
+    engine.load_quotas(snapshot([quota_row(producer_byte_rate=10)], version=2))
     assert owed(engine, AT_MS)["tokens"] == -1100.0
 
 
@@ -38,7 +37,7 @@ def test_buckets_put_back_owe_what_they_owed() -> None:
 def test_a_debt_without_a_bound_is_kept_for_the_next_bound() -> None:
     engine = loaded(quota_row(producer_byte_rate=1000))
     decide(engine, AT_MS, usage_row(AT_MS, produced_bytes=11_005))
-    engine.load_quotas(QuotaSnapshot.from_rows([], 2))
+    engine.load_quotas(snapshot([], version=2))
     decide(engine, AT_MS + 60_000)
     assert engine.buckets()["tokens"].to_pylist() == [-5.0]
     assert (owed(engine, AT_MS + 60_000)["tokens"], owed(engine, AT_MS + 60_000)["owed_ms"]) == (None, 0)
