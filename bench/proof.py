@@ -83,15 +83,15 @@ CLAIMS: Final = (
         "`kill -9` at any place loses nothing and repeats nothing",
         "faults.md",
         kills,
-        "one row or record that is lost, duplicated or different",
+        "one lost, duplicated or different row",
         command='make faults ARGS="--rounds 3"',
         is_in_readme=True,
     ),
     Claim(
-        "A record can be read within half a second of the event, at 20 000 events a second",
+        "A record can be read half a second after the event, at 20 000 events a second",
         "bench/probe.md",
         found(r"on: p50 (\d+) ms.*?p99 (\d+) ms", "p50 {0} ms, p99 {1} ms"),
-        "p50 above 250 ms or p99 above 500 ms on a quiet machine of this kind",
+        "p50 above 250 or p99 above 500 ms, quiet machine",
         is_in_readme=True,
     ),
     Claim(
@@ -150,7 +150,7 @@ CLAIMS: Final = (
             r"workers killed .* \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|",
             "{0} comparisons: {1} lost, {2} duplicated, {3} different",
         ),
-        "one row that is lost, duplicated or different",
+        "one lost, duplicated or different row",
         command="python -m tests.spark_cluster",
     ),
 )
