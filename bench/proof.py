@@ -48,7 +48,7 @@ def found(pattern: str, form: str) -> Callable[[str], str]:
 
 def kills(page: str) -> str:
     """How often a job was killed at the places of the page, and what its verifier found."""
-    rows = re.findall(r"^\| `[a-z_.]+` \| (\d+) \| \d+ \| ([\d.]+) \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `[a-z_.]+` \| (\d+) \| ([\d.]+) \|$", page, re.MULTILINE)
     sums = re.search(r"(\d+) kills: (\d+ lost, \d+ duplicated, \d+ different)\.", page)
     if not rows or sums is None:
         msg = "no row of the page has kills"
