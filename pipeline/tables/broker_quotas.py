@@ -15,7 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from pipeline.errors import TableMissing
 from pipeline.process import holder_of
-from pipeline.tables.delta_rs import NO_CLEANING, DeltaRsWriter, committed, keep_on_disk
+from pipeline.tables.delta_rs import NO_CLEANING, DeltaRsWriter, committed
+from pipeline.tables.opening import keep_on_disk
 from pipeline.tables.port import Condition, checked_epoch, local_file, table_uri
 from pipeline.tables.queries import Row, StoredTable, predicates, rows_of
 from pipeline.tables.upkeep import rows_before

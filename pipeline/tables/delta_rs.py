@@ -18,8 +18,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 
 from pipeline.errors import Conflict, PipelineError
 from pipeline.tables import port
-from pipeline.tables.opening import OF_FEATURES, causes_of, keep, open_table, reading, unfit_features, unwritable
-from pipeline.tables.port import UNDO_OTHERS, TableUnwritable, looking_at, lost_race, rows_refused
+from pipeline.tables.opening import OF_FEATURES, causes_of, open_table, reading, unfit_features, unwritable
+from pipeline.tables.port import UNDO_OTHERS, TableUnwritable, lost_race, rows_refused
 from pipeline.tables.queries import StoredTable
 
 log = logging.getLogger(__name__)
@@ -62,15 +62,6 @@ def writing(uri: str) -> Iterator[None]:
         yield
     except (DeltaError, OSError) as exc:
         raise TableUnwritable(uri, causes_of(exc)) from exc
-
-
-def keep_on_disk(uri: str) -> None:
-    """Wait until a power loss can no longer take the newest version of a table from a local disk."""
-    try:
-        keep(uri)
-    except OSError as exc:
-        message = f"what was written to {uri} may be lost with a power loss: the disk does not confirm it: {exc}"
-        raise PipelineError(message, f"see the disk, and whether the table has it: {looking_at(uri)}") from exc
 
 
 def checkpoint_if_due(table: DeltaTable) -> bool:

@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 from pydantic import BaseModel
 
 from pipeline.errors import TableMissing, UsageError
-from pipeline.tables.delta_rs import NO_CLEANING, append_only, committed, keep_on_disk, writing
+from pipeline.tables.delta_rs import NO_CLEANING, append_only, committed, writing
 from pipeline.tables.object_store import delta_rs_options, refuse_unfit
-from pipeline.tables.opening import columns_of_others, open_table, unfit_features, unwritable
+from pipeline.tables.opening import columns_of_others, keep_on_disk, open_table, unfit_features, unwritable
 from pipeline.tables.port import (
     EDITED,
     UNDO_OTHERS,

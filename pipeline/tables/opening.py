@@ -20,9 +20,17 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pydantic import BaseModel
 
-from pipeline.errors import Conflict, first_line
+from pipeline.errors import Conflict, PipelineError, first_line
 from pipeline.tables.object_store import delta_rs_options
-from pipeline.tables.port import UNDO_OTHERS, TableUnreadable, creating, creating_elsewhere, is_local, table_missing
+from pipeline.tables.port import (
+    UNDO_OTHERS,
+    TableUnreadable,
+    creating,
+    creating_elsewhere,
+    is_local,
+    looking_at,
+    table_missing,
+)
 
 _NO_SUCH_VERSION: Final = ("LogSegment end version", "No table metadata or protocol found in delta log")
 # delta-rs prints each cause of an error of a store on a line of its own, with an arrow in colour.
@@ -141,7 +149,7 @@ def causes_of(failure: Exception) -> str:
 #
 # Neither delta-rs nor Spark waits until the disk has what they write. After a power loss a file may be empty, cut or
 # full of zeros. Delta reads an empty commit as one that changed nothing, without a word. So the commits that a version
-# is read from are looked at when a table is opened; and what must not be lost is waited for (`keep`).
+# is read from are looked at when a table is opened; and what must not be lost is waited for (`keep_on_disk`).
 
 _VERSION: Final = re.compile(r"\.?(\d{20})\.")
 _CHECKPOINT: Final = re.compile(r"\d{20}\.checkpoint\.")
@@ -317,22 +325,31 @@ def is_cut(content: bytes | None) -> bool:
 _COUNTED: Final = {"num_added_files": b"add", "num_removed_files": b"remove"}
 
 
-def keep(uri: str) -> None:
+def keep_on_disk(uri: str) -> None:
     """Wait until a power loss can no longer take the newest version of a table from a local disk.
 
-    `OSError` if the disk does not confirm it. Returns at once for a table in a store.
+    Returns at once for a table in a store. `PipelineError` if the disk does not confirm it.
     """
+    try:
+        for path in _recent_files(uri):
+            _sync(path)
+    except OSError as exc:
+        message = f"what was written to {uri} may be lost with a power loss: the disk does not confirm it: {exc}"
+        raise PipelineError(message, f"see the disk, and whether the table has it: {looking_at(uri)}") from exc
+
+
+def _recent_files(uri: str) -> list[Path]:
+    """The files that the newest version needs and the last checkpoint before it does not have, then their folders."""
     log = LogFiles.of(uri)
     if log is None or not log.commits:
-        return
+        return []
     since = max((one for one in log.checkpoints if one < log.commits[-1]), default=-1)
     recent = [name for name in log.names if (_version_of(name) or 0) >= since or name == _LAST_CHECKPOINT]
     files = {log.folder / name for name in recent}
     for version in log.commits:
         if version > since:
             files |= {log.table / unquote(one["add"]["path"]) for one in log.actions(version) if "add" in one}
-    for path in (*files, *{file.parent for file in files}, log.table, log.table.parent):
-        _sync(path)
+    return [*files, *{file.parent for file in files}, log.table, log.table.parent]
 
 
 # The errors of a file system that has no such call, mostly for folders.

@@ -16,8 +16,8 @@ from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import DeltaError
 
 from pipeline.errors import PipelineError, first_line
-from pipeline.tables.delta_rs import NO_CLEANING, committed, keep_on_disk, writing
-from pipeline.tables.opening import open_table, refuse_unwritable
+from pipeline.tables.delta_rs import NO_CLEANING, committed, writing
+from pipeline.tables.opening import keep_on_disk, open_table, refuse_unwritable
 from pipeline.tables.port import Condition, table_uri
 from pipeline.tables.queries import StoredTable, predicates
 

@@ -1,4 +1,4 @@
-"""A throttle topic in memory. It fulfils the contract of `pipeline.throttle.topic.ThrottleTopic`."""
+"""A throttle topic in memory. It fulfils the contract of `pipeline.throttle.publisher.ThrottleTopic`."""
 
 from collections.abc import Callable, Sequence
 

@@ -25,8 +25,8 @@ from filelock import FileLock, Timeout
 from pipeline.clock import wall_ms
 from pipeline.command_line import DISTRIBUTION, command_text
 from pipeline.errors import Conflict, PipelineError, TableMissing, first_line
-from pipeline.tables.delta_rs import NO_HOOKS, checkpoint_if_due, committed, keep_on_disk
-from pipeline.tables.opening import columns_of_others, open_table, reading
+from pipeline.tables.delta_rs import NO_HOOKS, checkpoint_if_due, committed
+from pipeline.tables.opening import columns_of_others, keep_on_disk, open_table, reading
 from pipeline.tables.port import TableUnreadable, TableUnwritable, table_missing, table_uri
 from pipeline.tables.queries import StoredTable
 from pipeline.tables.quotas.edit import (
