@@ -32,7 +32,7 @@ from pipeline.tables.quotas.files import to_document
 from pipeline.tables.quotas.table import QuotaTable, local_audit
 from schemas.arrow import conform
 from schemas.usage import UsageBySecondRow
-from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
+from tests.pipeline.dashboard.shop import LivedTables, Sender
 
 BOUND: Final = 100_000.0
 FILE_SECONDS: Final = 600

@@ -79,7 +79,7 @@ def messages(draw: st.DrawFn) -> Message:
     client_id = draw(st.none() | st.sampled_from(CLIENT_IDS))
     excepted = draw(st.lists(st.sampled_from(CLIENT_IDS), max_size=2))
     one = record(
-        1, until_ms,
+        draw(st.integers(0, 3)), until_ms,
         action=action,
         throttle_time_ms=until_ms if action == "throttle" else 0,
         cluster=draw(st.sampled_from(CLUSTERS)),

@@ -29,8 +29,7 @@ from quota.tenants import NO_TENANT, Patterns, read_tenants
 from schemas.throttle_record import verb, written_ms
 from tests.deploy.commands import DEPLOY
 from tests.pages.blocks import PAGES, blocks_of
-from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
-from tests.pipeline.dashboard.shop import quota, set_back_shop
+from tests.pipeline.dashboard.shop import LivedTables, Sender, quota, set_back_shop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

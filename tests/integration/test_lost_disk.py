@@ -70,9 +70,7 @@ def used_by(job: RunningJob, user: str) -> int:
     return sum(row["produced_bytes"] for row in rows if row["user"] == user)
 
 
-def test_other_tables_are_refused_and_with_the_topic_taken_those_without_the_past_of_the_checkpoint(
-    job: RunningJob,
-) -> None:
+def test_other_tables_are_refused_and_once_the_topic_is_taken_the_checkpoint(job: RunningJob) -> None:
     shutil.rmtree(job.folder / "tables")
     succeed(job, "tables", "create")
     refused = job.command("run")
@@ -84,7 +82,7 @@ def test_other_tables_are_refused_and_with_the_topic_taken_those_without_the_pas
     assert str(job.folder / "checkpoint") in refused.stderr
 
 
-def test_with_quotas_of_a_file_and_a_new_checkpoint_it_counts_what_is_left_on_the_topic(job: RunningJob) -> None:
+def test_with_quotas_of_a_file_and_a_new_checkpoint_it_counts_the_rest_of_the_topic(job: RunningJob) -> None:
     shutil.rmtree(job.folder / "checkpoint")
     succeed(job, "quotas", "apply", "-f", str(job.folder / "quotas.yaml"), "--reason", "the disk was lost")
     before = job.records()
@@ -111,14 +109,14 @@ def test_usage_that_was_deleted_unread_is_refused_until_the_checkpoint_is_given_
     throttles_and_stops(job, "again")
 
 
-def test_after_the_loss_of_the_throttle_topic_the_printed_command_numbers_its_records_on(job: RunningJob) -> None:
+def test_after_the_loss_of_the_throttle_topic_the_printed_command_goes_on_numbering(job: RunningJob) -> None:
     last_seq = job.records()[-1]["publish_seq"]
     make_anew(job, f"{job.name}.throttle")
     start_as_told(job, "once with --take-topic: ")
     assert throttles_and_stops(job, "later")["publish_seq"] > last_seq
 
 
-def test_a_usage_topic_made_anew_is_begun_at_its_first_message_by_the_printed_command(job: RunningJob) -> None:
+def test_a_usage_topic_made_anew_is_read_from_its_first_message_as_printed(job: RunningJob) -> None:
     job.start()
     job.send(usage("old", 500_000))
     job.wait_for_record(user="old", action="throttle")

@@ -36,9 +36,7 @@ def test_a_job_on_a_cluster_decides_what_a_local_job_decides(
     assert [verdict.told() for verdict in same.verdicts] == [[], []]
 
 
-def test_workers_killed_under_load_cost_nothing(
-    cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_killed_workers_cost_nothing(cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
     assert play_kills(cluster, tmp_path, broker.bootstrap_servers, 22, 3).verdict.told() == []
 
 
@@ -68,9 +66,7 @@ def test_a_job_waits_for_executors_and_ends_at_once_when_asked_to(broker: Embedd
         assert rigged.job.stop() == 0
 
 
-def test_spark_submit_without_the_connectors_is_refused_with_the_missing_option(
-    cluster: StandaloneCluster, tmp_path: Path
-) -> None:
+def test_spark_submit_without_connectors_is_refused_with_the_option(cluster: StandaloneCluster, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("from pipeline.cli.main import main; raise SystemExit(main())\n")
     command = [
         str(spark_home() / "bin" / "spark-submit"),

@@ -39,9 +39,7 @@ def test_a_record_that_can_not_be_formatted_is_one_line(
     assert line.startswith("WARNING some line 7: not formatted: ")
 
 
-def test_a_line_is_escaped_also_when_no_file_can_be_opened(
-    line_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_is_escaped_though_no_file_opens(line_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     refuse = Mock(side_effect=OSError(24, "Too many open files"))
     monkeypatch.setattr(builtins, "open", refuse)
     monkeypatch.setattr(io, "open_code", refuse)

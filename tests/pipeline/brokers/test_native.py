@@ -102,9 +102,7 @@ def test_a_value_that_is_changed_or_removed_leaves_the_others_of_its_entity(nati
     ],
     ids=str,
 )
-def test_a_row_of_the_table_and_an_entity_of_the_brokers_name_the_same(
-    entity: NativeEntity, names: tuple[str, str]
-) -> None:
+def test_a_row_and_an_entity_of_the_brokers_name_the_same(entity: NativeEntity, names: tuple[str, str]) -> None:
     assert entity.row_names() == names
     assert NativeEntity.of_row(*names) == entity
     assert str(entity) == label(*names)

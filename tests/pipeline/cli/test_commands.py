@@ -25,7 +25,7 @@ from quota.entity import QUOTA_TYPES
 from tests.object_store import BUCKET, ObjectStore
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 from tests.pipeline.replay.kept import KeptJob
-from tests.pipeline.tables.event_table import EventTable
+from tests.pipeline.tables.factories import EventTable
 from tests.quota.factories import usage_row
 from tests.touched_tables import add_columns
 from tests.waiting import PATIENCE_SECONDS
@@ -220,9 +220,7 @@ for command in ("run --bootstrap-server 127.0.0.1:1", "demo", "quotas sql SELECT
 """
 
 
-def test_a_command_that_needs_spark_names_the_extra_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_needs_spark_names_the_extra_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = subprocess.run([sys.executable, "-c", WITHOUT_SPARK], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["1", "1", "1"]
@@ -316,9 +314,7 @@ def test_anything_else_is_refused_with_the_option_and_the_text(given: str) -> No
         parse_instant("--since", given, INSTANT_MS)
 
 
-def test_where_the_tables_are_may_stand_before_the_command_or_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tables_may_be_given_before_the_command_or_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = new_tables(tmp_path / "tables")
     edit = ("quotas", "alter", "--user", "a", "--add-config", "producer_byte_rate=1000")
     assert kquota("--tables", root, *edit).exit_code == 0
@@ -340,9 +336,7 @@ def test_the_help_has_every_command_in_a_panel() -> None:
     assert "─ Commands ─" not in found
 
 
-def test_a_list_that_is_watched_is_printed_again_when_it_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watched_list_is_printed_again_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = new_tables(tmp_path / "tables")
     edit = ("quotas", "alter", "--user", "a", "--tables", root, "--add-config")
     changes = iter(["producer_byte_rate=1000", "owner=team", "owner=team", None])

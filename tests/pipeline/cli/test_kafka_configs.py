@@ -82,9 +82,7 @@ def sorted_answer(answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "stdout": sorted(map(configs, answer["stdout"]))}
 
 
-def test_answers_are_kafkas_own_in_its_words_except_where_kquota_says_so(
-    answers: list[tuple[dict[str, Any], Answer]],
-) -> None:
+def test_answers_are_kafkas_own_except_where_kquota_says_so(answers: list[tuple[dict[str, Any], Answer]]) -> None:
     refused = 0
     for kafkas, ours in answers:
         line = kafkas["line"]

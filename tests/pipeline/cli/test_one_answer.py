@@ -342,7 +342,5 @@ def test_no_answer_contradicts_another(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_answer_contradicts_another_at_random_instants(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_answers_contradict_at_random_instants(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     live_and_ask(Life(tmp_path, monkeypatch, seed), INSTANTS)

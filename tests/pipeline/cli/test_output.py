@@ -36,11 +36,6 @@ ROWS: list[dict[str, Any]] = [
 LAYOUT = Layout(("user", "bound", "note"), dropped_first=("note",))
 
 
-@pytest.fixture(autouse=True)
-def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-
-
 def test_what_is_made_for_people_is_in_tables_only(capsys: pytest.CaptureFixture[str]) -> None:
     def shown(row: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"bound": f"{row['bound']} bytes/s"}
@@ -139,9 +134,7 @@ def test_columns_without_a_value_go_first_and_nobody_is_told() -> None:
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(*[cells] * 5), min_size=1, max_size=5), st.integers(20, 100))
-def test_no_line_is_longer_than_the_terminal_and_numbers_are_whole_or_absent(
-    rows: list[tuple[str, ...]], width: int
-) -> None:
+def test_no_line_exceeds_the_terminal_and_numbers_are_whole_or_absent(rows: list[tuple[str, ...]], width: int) -> None:
     lines, dropped = fitted(KEYS, rows, COLUMNS, width)
     assert max(map(cell_len, lines)) <= width
     for key, column in (("O", 2), ("until", 3)):
@@ -211,9 +204,7 @@ def test_commands_show_a_name_escaped(command: tuple[str, ...], job: KeptJob) ->
 
 @pytest.mark.parametrize("verb", ["describe", "export"])
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_a_document_is_printable_and_read_back(
-    output: str, read: Callable[[str], Any], verb: str, job: KeptJob
-) -> None:
+def test_documents_are_printable_and_readable(output: str, read: Callable[[str], Any], verb: str, job: KeptJob) -> None:
     text = kquota("quotas", verb, "-o", output, "--tables", job.root).stdout
     assert is_safe(text), text
     names = [row["client_id"] for row in read(text)] if verb == "describe" else read(text)["quotas"][0]["entity"]

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from hypothesis import given
@@ -12,13 +11,12 @@ from hypothesis import strategies as st
 
 from pipeline.cli.entity import described_line, java_double
 from pipeline.cli.quota_edits import Configs, parse_added
-from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from quota.units import Mistakes, parse_double
-from schemas.arrow import arrow_schema
-from schemas.usage import UsageRow
 from tests.pipeline.cli.running import Answer, kquota, new_tables
 from tests.pipeline.replay.kept import KeptJob
+from tests.pipeline.tables.factories import new_table, usage
+from tests.quota.factories import usage_row
 
 NEWEST_MS = 1_700_000_000_000
 
@@ -40,14 +38,10 @@ def version(root: str) -> int:
 
 
 def use(root: str, user: str, client_id: str, sample_start_ms: int, **measures: int) -> None:
-    """A row of `usage` whose other columns do not matter here."""
-    create_missing(root, [TABLES["usage"]])
-    zero = {"string": "", "bool": False}
-    schema = arrow_schema(UsageRow)
-    row = {field.name: zero.get(str(field.type), 0) for field in schema}
-    row |= {"user": user, "client_id": client_id, "sample_start_ms": sample_start_ms, "evaluated_at_ms": NEWEST_MS}
-    row |= {"last_event_ms": sample_start_ms, **measures}
-    write_deltalake(f"{root}/usage", pa.Table.from_pylist([row], schema=schema), mode="append")
+    """A row of `usage` whose other columns do not matter here, of one request."""
+    names = {"user": user, "client_id": client_id, "sample_start_ms": sample_start_ms}
+    rows = usage(usage_row(sample_start_ms, **names, **measures), evaluated_at_ms=NEWEST_MS)
+    write_deltalake(new_table(root, "usage"), rows, mode="append")
 
 
 def test_a_dry_run_names_the_live_clients_it_affects_and_writes_nothing(root: str) -> None:
@@ -158,17 +152,15 @@ def test_an_edit_answers_programs_with_what_it_changed(root: str) -> None:
         ("producer_byte_rate=100,consumer_byte_rate=1000GB/s,request_percentage=100000", None),
     ],
 )
-def test_a_bound_that_is_surely_a_mistake_warns_in_the_dry_run_and_at_the_edit(
-    bound: str, why: str | None, root: str
-) -> None:
+def test_a_bound_that_is_surely_a_mistake_warns_in_dry_run_and_edit(bound: str, why: str | None, root: str) -> None:
     for words in (["--dry-run"], []):
         told = alter(root, "--add-config", bound, *words).stderr
         assert ("warning: user-principal 'alice': " in told) == (why is not None)
         assert (why or "") in told
 
 
-def test_a_dry_run_warns_of_clients_that_the_bound_would_stop_and_of_names_never_seen(root: str) -> None:
-    use(root, "alice", "etl", NEWEST_MS, produced_bytes=9000, request_count=1)
+def test_a_dry_run_warns_of_clients_that_would_stop_and_of_names_never_seen(root: str) -> None:
+    use(root, "alice", "etl", NEWEST_MS, produced_bytes=9000)
     told = (
         "one produce request of alice/etl had at least 9.0 kB, 90.0 s of its producer_byte_rate 100.0 B/s: "
         "raise the quota to 9.0 kB/s"

@@ -66,7 +66,7 @@ def test_an_export_reads_back_as_the_same_table(root: str, output: str, tmp_path
 
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
-def test_a_file_without_quotas_deletes_everything_only_with_allow_empty(
+def test_a_file_without_quotas_deletes_all_with_allow_empty(
     dry_run: tuple[str, ...], root: str, tmp_path: Path
 ) -> None:
     before, file = described(root), tmp_path / "empty"
@@ -129,7 +129,7 @@ def test_an_export_is_rpks_with_what_kafka_does_not_have_beside_it(root: str) ->
     assert bob["values"] == [{"key": "producer_byte_rate", "values": "1000000"}]
 
 
-def test_apply_is_one_commit_that_sets_what_the_file_names_and_prune_deletes_the_rest(root: str) -> None:
+def test_apply_is_one_commit_of_what_the_file_names_and_prune_deletes_the_rest(root: str) -> None:
     def newest() -> dict[str, Any]:
         (row,) = json.loads(kquota("quotas", "history", "-n", "1", "-o", "json", "--tables", root).stdout)
         return dict(row)

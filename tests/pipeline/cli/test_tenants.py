@@ -252,9 +252,7 @@ def test_a_file_with_an_impossible_tenant_changes_no_quota(root: str) -> None:
     assert kquota("quotas", "describe", "--tables", root).exit_code == 3
 
 
-def test_quotas_stored_without_their_tenants_are_shown_with_what_completes_it(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quotas_stored_without_tenants_are_shown_with_how_to_go_on(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = EditedTable.__init__
 
     def hasty(table: EditedTable[Any], root: str) -> None:

@@ -33,7 +33,7 @@ from schemas.throttle_record import ThrottleEventRow
 from tests.integration.throttle_job import ThrottleJob
 from tests.pipeline.cli.running import Answer, kquota
 from tests.pipeline.replay.kept import KeptJob
-from tests.pipeline.tables.event_table import EventTable
+from tests.pipeline.tables.factories import EventTable
 from tests.quota.factories import usage_row
 from tests.waiting import PATIENCE_SECONDS
 
@@ -157,7 +157,7 @@ def brokers_text(held_seconds: int) -> str:
         ("--user dave", []),
     ],
 )
-def test_clients_that_only_their_brokers_hold_are_listed_after_those_that_kquota_holds(
+def test_clients_that_only_brokers_hold_are_listed_after_those_that_kquota_holds(
     flags: str, found: list[tuple[str, str | None, int]], held_by_both: str
 ) -> None:
     answer = kquota("throttles", "list", *flags.split(), "-o", "json", "--tables", held_by_both)
@@ -180,9 +180,7 @@ def test_explain_and_status_say_in_the_words_of_the_list_who_holds_a_client(held
     assert found["longest_broker_hold"] == {"user": "bob", "client_id": "app", "held_by_brokers": brokers_text(57)}
 
 
-def test_explain_says_what_to_do_about_fetches_that_brokers_stop_a_client_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_explain_says_what_to_do_about_too_large_fetches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = KeptJob(str(tmp_path), QuotaChange("bob", "", {"consumer_byte_rate": 100_000.0}))
     now_ms = wall_ms()
     fetch = {"fetched_bytes": 500_000, "request_count": 1, "broker_throttle_ms": 5_000}

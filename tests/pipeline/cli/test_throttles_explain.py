@@ -26,7 +26,7 @@ from schemas.arrow import arrow_schema
 from schemas.rows import QuotaRow
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.replay.kept import AUDIT, KeptJob
-from tests.pipeline.tables.event_table import EventTable
+from tests.pipeline.tables.factories import EventTable
 from tests.quota.factories import usage_row
 
 AT_MS = 1_700_000_040_000
@@ -260,9 +260,7 @@ def test_a_client_is_explained_by_the_throttle_that_holds_it_its_own_or_its_user
         ("--all --client-id new --user alice", [None]),
     ],
 )
-def test_a_client_is_listed_with_the_throttles_that_hold_it(
-    flags: str, found: list[str | None], of_user: OfUser
-) -> None:
+def test_a_client_is_listed_with_the_throttles_it_has(flags: str, found: list[str | None], of_user: OfUser) -> None:
     rows = json.loads(of_user.asked("list", *flags.split(), "-o", "json"))
     assert {row["client_id"] for row in rows} == {*found}
     assert len(rows) == len(found)
@@ -345,9 +343,7 @@ def test_a_client_is_told_its_newest_throttle_and_not_a_newer_decision(
 
 
 @pytest.mark.parametrize("bound", [1_000.0, None], ids=["throttle", "no bound any more"])
-def test_a_throttle_of_which_no_decision_is_stored_is_told_by_its_first_record(
-    bound: float | None, throttled: Throttled
-) -> None:
+def test_a_throttle_without_a_stored_decision_is_told_by_its_record(bound: float | None, throttled: Throttled) -> None:
     throttled.record("throttle", 59_000, 10_000)
     about = {"user": "alice", "sensor_user": "alice", "sensor_client_id": "etl", "quota_type": "producer_byte_rate"}
     figures = {"observed": 8_200.0, "bound": bound, "window_ms": 11_000, "decision_id": "0123456789abcdef"}

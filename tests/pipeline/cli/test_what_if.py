@@ -9,7 +9,7 @@ import pytest
 from pipeline.tables.quotas.edit import QuotaChange
 from tests.pipeline.cli.running import Answer, kquota
 from tests.pipeline.replay.kept import KeptJob
-from tests.pipeline.tables.event_table import EventTable
+from tests.pipeline.tables.factories import EventTable
 from tests.quota.factories import usage_row
 
 

@@ -142,9 +142,7 @@ RIGHTS = (
         (None, ()),
     ],
 )
-def test_a_refusal_names_the_right_that_is_missing_if_it_is_one(
-    error: Exception | None, named: tuple[Acl, ...]
-) -> None:
+def test_a_refusal_names_the_missing_right_if_it_is_one(error: Exception | None, named: tuple[Acl, ...]) -> None:
     told = permission_missing(error, RIGHTS, ALICE, "b:1")
     assert (() if told is None else told.acls) == named
     assert told is None or "'User:alice' is not allowed" in told.message

@@ -334,7 +334,7 @@ def test_the_rights_of_a_role_are_enough_and_each_is_missed_by_name(
     topics.forbid(role, rights)
 
 
-def test_a_follower_without_its_right_says_so_and_follows_when_it_gets_it(
+def test_a_follower_names_the_right_it_lacks_and_then_follows(
     topics: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "pipeline")

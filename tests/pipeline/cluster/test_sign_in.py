@@ -179,9 +179,7 @@ def test_what_can_not_be_kept_is_refused(properties: dict[str, str], mistake: st
     assert "secret" not in str(caught.value)
 
 
-def test_a_key_of_an_older_format_or_of_another_certificate_is_refused(
-    authority: Authority, identity: Identity
-) -> None:
+def test_a_key_of_an_old_format_or_another_certificate_is_refused(authority: Authority, identity: Identity) -> None:
     old = openssl(identity.key.parent, "ec", "-in", identity.key.name).decode()
     with pytest.raises(TlsMistakes, match=r"holds 'EC PRIVATE KEY', not a PKCS 8 key .*: openssl pkcs8 -topk8"):
         read_tls({"ssl.keystore.key": old, "ssl.keystore.certificate.chain": identity.certificate.read_text()})

@@ -41,9 +41,7 @@ SPECS = topic_specs(2, 12_000, *NAMES)
     ("longest_throttle_ms", "retention_ms"),
     [(12_000, 3_600_000), (1_800_000, 3_600_000), (1_800_001, 3_600_002), (7_200_000, 14_400_000)],
 )
-def test_throttles_are_kept_twice_as_long_as_the_longest_and_an_hour_at_least(
-    longest_throttle_ms: int, retention_ms: int
-) -> None:
+def test_throttles_are_kept_twice_the_longest_and_an_hour_at_least(longest_throttle_ms: int, retention_ms: int) -> None:
     settings = Settings(engine=EngineSettings(consumer_byte_rate_cap=longest_throttle_ms))
     usage, throttle, marker = wanted_topics(settings, cores=3)
     assert (usage.partitions, usage.advised["retention.ms"], marker.partitions) == (6, "86400000", 1)
@@ -131,9 +129,7 @@ def test_the_command_that_creates_topics_names_those_that_have_other_names() -> 
 
 
 @pytest.mark.broker
-def test_the_command_line_creates_and_checks(
-    admin: Any, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_create_and_check(admin: Any, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     for purpose, name in zip(("USAGE", "THROTTLE", "MARKER"), NAMES, strict=True):
         monkeypatch.setenv(f"KQUOTA_KAFKA__{purpose}_TOPIC", name)
     common = ["--bootstrap-server", broker.bootstrap_servers, "--cores", "2"]

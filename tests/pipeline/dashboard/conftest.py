@@ -7,7 +7,7 @@ import pytest
 from pipeline.command_line import carry_nothing
 
 if TYPE_CHECKING:
-    from tests.pipeline.dashboard.lived_tables import LivedTables
+    from tests.pipeline.dashboard.shop import LivedTables
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,8 @@ from pipeline.dashboard.client import Span, bands, client_document, has_data, ra
 from pipeline.dashboard.reader import TablesReader
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.table import QuotaTable, local_audit
-from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
-from tests.pipeline.dashboard.shop import START_MS, quota, reader_of
-from tests.pipeline.tables.event_table import EventTable
+from tests.pipeline.dashboard.shop import START_MS, LivedTables, Sender, quota, reader_of
+from tests.pipeline.tables.factories import EventTable
 
 SUMS = {0: 100.0, 1_000: 300.0, 2_000: 0.0, 4_000: 200.0}
 
@@ -81,9 +80,7 @@ def event(seq: int, at_ms: int, for_ms: int, client_id: str | None = "c") -> dic
         "what ended before the range is left out",
     ],
 )
-def test_bands_are_when_a_client_was_held(
-    events: list[dict[str, Any]], since_ms: int, found: list[tuple[int, int]]
-) -> None:
+def test_bands_are_times_of_a_hold(events: list[dict[str, Any]], since_ms: int, found: list[tuple[int, int]]) -> None:
     assert [(band["start_ms"], band["end_ms"]) for band in bands(events, since_ms)] == found
 
 

@@ -24,8 +24,7 @@ from pipeline.tables.port import table_uri
 from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.table import QuotaTable
 from pipeline.tables.throttles import running_throttles
-from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables
-from tests.pipeline.dashboard.shop import lived_shop, quota
+from tests.pipeline.dashboard.shop import HOSTILE, LivedTables, lived_shop, quota
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
@@ -266,9 +265,7 @@ def test_with_a_token_the_page_asks_for_it(browser: Any, tables: LivedTables) ->
         ("/quotas?standing=far", "Unknown standing 'far';", "Open Quotas without it"),
     ],
 )
-def test_what_is_unknown_is_a_sentence_with_a_link(
-    browser: Any, address: str, view: str, sentence: str, link: str
-) -> None:
+def test_the_unknown_is_a_sentence_with_a_link(browser: Any, address: str, view: str, sentence: str, link: str) -> None:
     with new_page(browser, may_complain=True) as page:
         page.goto(address.rstrip("/") + view)
         page.get_by_test_id("failed").filter(has_text=sentence).wait_for()

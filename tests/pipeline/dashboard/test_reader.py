@@ -16,8 +16,7 @@ from pipeline.tables.port import table_uri
 from pipeline.tables.queries import live_clients
 from pipeline.tables.throttles import newest_decision, running_throttles, story_of
 from pipeline.tables.upkeep import compact
-from tests.pipeline.dashboard.lived_tables import LivedTables
-from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, reader_of, set_back_shop
+from tests.pipeline.dashboard.shop import QUOTAS, SENDERS, START_MS, LivedTables, reader_of, set_back_shop
 
 STEP_MS = 3_600_000
 MANY_FILES = ("usage", "batches", "decisions", "throttle_events")

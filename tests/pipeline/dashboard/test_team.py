@@ -8,27 +8,22 @@ from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-import pyarrow as pa
 import pytest
 
 from pipeline.clock import wall_ms
 from pipeline.dashboard.state import State
 from pipeline.dashboard.team import LinkRefused, Team, opened, team_page
 from pipeline.dashboard.views import PARAMETERS, TOKEN_VARIABLE
-from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
-from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.table import TenantTable, local_audit
 from pipeline.tables.quotas.tenants import USERS, TenantChange
 from pipeline.tables.rates import member_rates
 from quota.broker_levels.entries import EntryKey
 from quota.tenants import Tenant
-from schemas.arrow import conform
-from schemas.rows import RatesRow
 from tests.pipeline.cli.running import kquota
-from tests.pipeline.dashboard.lived_tables import HOSTILE, LivedTables, Sender
-from tests.pipeline.dashboard.shop import START_MS, quota
+from tests.pipeline.dashboard.shop import HOSTILE, START_MS, LivedTables, Sender, quota
 from tests.pipeline.dashboard.test_api import client_of
+from tests.pipeline.tables.factories import write_rates
 
 TOKEN: Final = "0123456789abcdef" * 4
 NOW_MS: Final = 1_700_000_100_000
@@ -116,13 +111,8 @@ def hold(user: str, tenant: str | None) -> dict[str, Any]:
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Rates of two tenants, and of clients without one."""
     root = str(tmp_path_factory.mktemp("tables"))
-    create_missing(root, [TABLES["rates"]])
-    writer = DeltaRsWriter(table_uri(root, "rates"), "job")
-    writer.raise_epoch(1)
-    about: dict[str, Any] = {"cluster": "test", "query_id": "q", "batch_id": 1, "time_epoch": 0, "as_of_ms": NOW_MS}
     rows = [{**ROW, "tenant": None, **row} for row in RATES]
-    rows = [{**row, "share": row["observed"] / row["bound"]} for row in rows]
-    writer.replace(conform(pa.Table.from_pylist(rows), RatesRow, **about), {"as_of_ms": str(NOW_MS)})
+    write_rates(root, NOW_MS, [{**row, "share": row["observed"] / row["bound"]} for row in rows], "test")
     return root
 
 
@@ -179,40 +169,31 @@ def test_nothing_of_others_is_on_a_page(team: Team, others: tuple[str, ...], roo
     assert [other for other in others if other in text] == []
 
 
-def test_a_page_of_another_cluster_is_refused(root: str) -> None:
-    with pytest.raises(LinkRefused, match="is not valid"):
-        shown(root, TEAM._replace(cluster="other"))
-
-
 @pytest.fixture(scope="module")
 def asked(shop: LivedTables) -> Iterator[Any]:
     with client_of(shop, TOKEN) as client:
         yield client
 
 
-def path_of(team: Team, token: str = TOKEN) -> str:
-    return team.link("", token)
-
-
 def test_a_link_opens_the_page_without_the_token_and_no_other_path(asked: Any, shop: LivedTables) -> None:
     team = Team("test", "user", "alice", shop.now_ms + 60_000)
-    answer = asked.get(path_of(team))
+    answer = asked.get(team.link("", TOKEN))
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert "alice/etl" in answer.text
     assert not re.search("guest|search|tracker|web|onerror", answer.text)
-    query = {"link": signed(path_of(team))}
+    query = {"link": signed(team.link("", TOKEN))}
     for path in PARAMETERS:
         assert asked.get(path, params=query).status_code == 401, path
         header = {"authorization": f"Bearer {query['link']}"}
         assert asked.get(path, headers=header).status_code == 401, path
     assert asked.get("/access", headers=header).json() == {"accepted": False}
-    assert asked.post(path_of(team)).status_code == 405
+    assert asked.post(team.link("", TOKEN)).status_code == 405
 
 
 def test_names_of_clients_are_text_on_the_page(asked: Any, shop: LivedTables) -> None:
-    text = asked.get(path_of(Team("test", "user", HOSTILE, shop.now_ms + 60_000))).text
+    text = asked.get(Team("test", "user", HOSTILE, shop.now_ms + 60_000).link("", TOKEN)).text
     assert HOSTILE not in text
     assert "&lt;img src=x onerror=alert(1)&gt;" in text
 
@@ -220,21 +201,21 @@ def test_names_of_clients_are_text_on_the_page(asked: Any, shop: LivedTables) ->
 def test_without_a_valid_link_the_page_says_only_that(asked: Any, shop: LivedTables) -> None:
     team = Team("test", "user", "alice", shop.now_ms + 60_000)
     for path in (
-        f"{path_of(team)}A",
-        path_of(team, "f" * 64),
-        path_of(team._replace(until_ms=shop.now_ms)),
-        path_of(team._replace(cluster="other")),
+        f"{team.link('', TOKEN)}A",
+        team.link("", "f" * 64),
+        team._replace(until_ms=shop.now_ms).link("", TOKEN),
+        team._replace(cluster="other").link("", TOKEN),
         "/team",
     ):
         answer = asked.get(path)
         assert (answer.status_code, "This link opens nothing" in answer.text) == (403, True), path
         assert not re.search("alice|guest|B/s", answer.text.replace("kquota", ""))
     with client_of(shop) as without_token:
-        assert without_token.get(path_of(team)).status_code == 403
+        assert without_token.get(team.link("", TOKEN)).status_code == 403
 
 
 def test_while_the_tables_cannot_be_read_the_page_says_so(shop: LivedTables, tmp_path: Path) -> None:
-    path = path_of(Team("test", "user", "alice", shop.now_ms + 60_000))
+    path = Team("test", "user", "alice", shop.now_ms + 60_000).link("", TOKEN)
     gone: Any = SimpleNamespace(root=str(tmp_path), now_ms=shop.now_ms)
     with client_of(gone, TOKEN) as client:
         answer = client.get(path)
@@ -300,7 +281,7 @@ def lending(tmp_path_factory: pytest.TempPathFactory) -> LivedTables:
 
 def test_a_job_that_lends_is_seen_on_the_page_and_by_the_sync(lending: LivedTables) -> None:
     with client_of(lending, TOKEN) as client:
-        text = client.get(path_of(Team("test", "tenant", "team-a", lending.now_ms + 60_000))).text
+        text = client.get(Team("test", "tenant", "team-a", lending.now_ms + 60_000).link("", TOKEN)).text
     assert re.search(r"<td>ann</td>.*<td>19\d\.\d kB/s, 1\.9 × its own</td>", text)
     assert "<td>200.0 kB/s</td>" in text
     assert "zoe" not in text

@@ -15,8 +15,7 @@ from pipeline.tables.port import table_uri
 from pipeline.tables.queries import read_table
 from pipeline.tables.quotas.table import QuotaTable, TenantTable
 from tests.pipeline.cli.running import kquota
-from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
-from tests.pipeline.dashboard.shop import START_MS, quota, reader_of
+from tests.pipeline.dashboard.shop import START_MS, LivedTables, Sender, quota, reader_of
 
 BYTES = "producer_byte_rate"
 TENANTS = (

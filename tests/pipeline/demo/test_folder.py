@@ -40,7 +40,7 @@ from quota.tenants import Tenant
 from schemas.names import ClientKey
 from tests.faults.hand_job import HandJob
 from tests.pipeline.cli.running import kquota
-from tests.pipeline.dashboard.lived_tables import LivedTables, Sender
+from tests.pipeline.dashboard.shop import LivedTables, Sender
 from tests.pipeline.demo.played import OFFENDER, played_demo, throttle_one
 from tests.pipeline.throttle.factories import publications, violation
 
@@ -95,9 +95,7 @@ def test_starting_over_deletes_the_data_of_the_demo_and_nothing_else(demo: DemoF
         pass
 
 
-def test_starting_over_holds_the_lock_until_only_the_tables_are_left(
-    demo: DemoFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_starting_over_holds_the_lock_while_it_deletes(demo: DemoFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     rmtree, holders = shutil.rmtree, []
 
     def watched(path: Path) -> None:

@@ -96,9 +96,7 @@ def test_a_release_wakes_who_waits(setting: GateSetting, for_ms: int, new_caller
     setting.assert_empty()
 
 
-def test_a_throttle_ends_on_time_though_no_thread_of_the_gate_lives(
-    setting: GateSetting, new_caller: NewCaller
-) -> None:
+def test_a_throttle_ends_on_time_if_no_thread_of_the_gate_lives(setting: GateSetting, new_caller: NewCaller) -> None:
     setting.gate._reaper.close()
     setting.throttle(for_ms=50)
     caller = new_caller(setting.gate)

@@ -196,8 +196,6 @@ def test_with_a_token_only_requests_that_carry_it_are_answered(setting: GateSett
 
 
 @pytest.mark.parametrize(("remaining_ms", "retry_after"), [(1, "1"), (1_000, "1"), (1_001, "2"), (60_000, "60")])
-def test_retry_after_is_in_seconds_rounded_up(
-    setting: GateSetting, client: Any, remaining_ms: int, retry_after: str
-) -> None:
+def test_retry_after_rounds_seconds_up(setting: GateSetting, client: Any, remaining_ms: int, retry_after: str) -> None:
     setting.throttle(for_ms=remaining_ms)
     assert client.get(ALICE).headers["Retry-After"] == retry_after

@@ -19,39 +19,15 @@ from schemas.throttle_record import Message, ThrottleRecord
 from tests.fakes.clock import ManualClock
 from tests.forking import in_a_child
 from tests.pipeline.meter.reported_broker import make_topics
-from tests.pipeline.throttle.factories import ALICE
 from tests.throttle_records import CLIENTS, CLUSTERS, LAST_END_MS, held_until_ms, message, messages, record, release
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 
-def state_after(*records: ThrottleRecord, cluster: str | None = None) -> ThrottleState:
-    state = ThrottleState(cluster)
-    for each in records:
+def test_nothing_is_kept_of_throttles_that_have_ended_or_were_released() -> None:
+    state, user = ThrottleState(), partial(record, client_id=None, except_client_ids=())
+    throttles = record(1, 5_000), user(2, 6_000), user(3, 7_000, quota_type="request_percentage")
+    for each in (*throttles, record(4, 9_000, user="bob"), release(5, user="bob")):
         state.apply(each, each.throttled_until_ms)
-    return state
-
-
-OTHER = record(3, 9_000, cluster="other")
-
-
-@pytest.mark.parametrize(
-    ("records", "until_ms", "kept"),
-    [
-        pytest.param([record(500_000), release(500_001), record(0, 7_000)], 7_000, 1, id="a job counts anew"),
-        pytest.param([record(50, 5_000), OTHER], 9_000, 2, id="two clusters"),
-        pytest.param([record(50, 5_000), OTHER, release(4, cluster="other")], 5_000, 1, id="a release of one of them"),
-        pytest.param([record(0, 5_000), release(1)], 0, 0, id="nothing is kept of who is released"),
-    ],
-)
-def test_of_each_cluster_the_last_record_counts(records: list[ThrottleRecord], until_ms: int, kept: int) -> None:
-    state = state_after(*records)
-    lease = state.lease_of(ALICE)
-    assert (0 if lease is None else lease.until_ms, len(state)) == (until_ms, kept)
-
-
-def test_nothing_is_kept_of_throttles_that_have_ended() -> None:
-    user = partial(record, client_id=None, except_client_ids=())
-    state = state_after(record(1, 5_000), user(2, 6_000), user(3, 7_000, quota_type="request_percentage"))
     kept = []
     for now_ms in (4_999, 5_000, 6_999, 7_000):
         state.prune(now_ms)
@@ -70,9 +46,7 @@ def test_nothing_is_kept_of_throttles_that_have_ended() -> None:
     ],
     ids=["just written", "on its way for a while", "at its end", "over", "a clock that is 7 s behind the driver's"],
 )
-def test_a_lease_ends_as_far_from_now_as_its_record_and_no_farther_than_its_length(
-    wall_ms: int, until_ms: int, end_ms: int
-) -> None:
+def test_a_lease_ends_as_far_from_now_as_its_record_within_its_length(wall_ms: int, until_ms: int, end_ms: int) -> None:
     throttle = record(until_ms=until_ms, throttle_time_ms=1_000)
 
     assert lease_end_ms(throttle, Moment(wall_ms=wall_ms, steady_ms=50_000)) == end_ms
@@ -80,18 +54,22 @@ def test_a_lease_ends_as_far_from_now_as_its_record_and_no_farther_than_its_leng
 
 @given(st.lists(messages(), max_size=12), st.integers(0, LAST_END_MS))
 def test_a_client_is_held_until_the_last_throttle_ends_that_holds_it(sent: list[Message], now_ms: int) -> None:
+    """In a room of one cluster; in one of none by the throttles of all clusters."""
     records = []
     for one in sent:
         with suppress(UnreadableRecord):
             records.append(ThrottleRecord.from_value(one.value))
     clock = ManualClock(0)
-    rooms = {cluster: WaitingRoom(GateLimits(), cluster, clock) for cluster in CLUSTERS}
+    rooms = {cluster: WaitingRoom(GateLimits(), cluster, clock) for cluster in (*CLUSTERS, None)}
     for room in rooms.values():
         room.apply(records)
     clock.advance(now_ms)
-    for cluster, *client in CLIENTS:
-        lease, end_ms = rooms[cluster].lease(ClientKey(*client)), held_until_ms(sent, cluster, *client)
-        assert (0 if lease is None else lease.until_ms) == (end_ms if end_ms > now_ms else 0)
+    for client in {one[1:] for one in CLIENTS}:
+        ends_ms = {cluster: held_until_ms(sent, cluster, *client) for cluster in CLUSTERS}
+        for cluster, room in rooms.items():
+            end_ms = max(ends_ms.values()) if cluster is None else ends_ms[cluster]
+            lease = room.lease(ClientKey(*client))
+            assert (0 if lease is None else lease.until_ms) == (end_ms if end_ms > now_ms else 0)
 
 
 @pytest.fixture

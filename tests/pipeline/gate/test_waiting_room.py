@@ -283,15 +283,6 @@ def test_bytes_that_become_free_wake_who_waits_for_them() -> None:
     assert setting.woken == ["first", "second"]
 
 
-def test_after_its_throttle_a_client_does_not_wait_for_the_bytes_of_another_one() -> None:
-    setting, bob = Room(when_full="wait"), ClientKey("", "bob", "etl")
-    setting.apply(until(5_000), until(9_000, 2, user=bob.user, client_id=bob.client_id))
-    setting.must_wait("bob", 100, bob)
-    setting.must_wait("alice", 60)
-    setting.pass_time(4_000)
-    assert setting.woken == ["alice"]
-
-
 def test_a_caller_that_comes_while_the_room_closes_passes() -> None:
     setting = Room()
     setting.apply(until(5_000))

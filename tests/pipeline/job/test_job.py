@@ -108,9 +108,7 @@ class Away(Failing):
         return "c"
 
 
-def test_an_outage_is_waited_for_and_does_not_count_as_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outage_is_waited_for_and_counts_as_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.job.job._RETRY_SECONDS", (0.0,))
     job: Away = job_of(Away, tmp_path, restart_limit=1)
     job.failures = [ArithmeticError("the source failed") for _ in range(3)]

@@ -88,9 +88,7 @@ def test_the_site_has_every_metric_of_the_job(job: HandJob, registry: CollectorR
 
 
 @pytest.mark.parametrize("back_ms", [20_000, 3_600_000])
-def test_how_far_its_time_is_ahead_is_read_at_each_scrape(
-    job: HandJob, registry: CollectorRegistry, back_ms: int
-) -> None:
+def test_how_far_time_is_ahead_is_read_at_each_scrape(job: HandJob, registry: CollectorRegistry, back_ms: int) -> None:
     ahead_seconds = value(registry, "evaluated_ahead_seconds")
     assert (ahead_seconds <= 0, value(registry, "time_epoch")) == (True, 0)
     job.clock.set_wall(job.clock.wall_ms - back_ms)
@@ -108,9 +106,7 @@ def test_how_far_the_clock_of_a_broker_is_behind(job: HandJob, registry: Collect
     assert value(registry, "partition_clock_behind_seconds", partition="0") == pytest.approx(15, abs=0.5)
 
 
-def test_records_are_counted_and_the_purgatory_is_asked_at_each_scrape(
-    job: HandJob, registry: CollectorRegistry
-) -> None:
+def test_records_are_counted_and_each_scrape_asks_the_purgatory(job: HandJob, registry: CollectorRegistry) -> None:
     records, rate = rows_of(job, "throttle_events"), "producer_byte_rate"
     kinds = ("throttle", "extend", "renew", "release")
     told = [value(registry, "throttle_records_total", kind=kind, quota_type=rate) for kind in kinds]
@@ -228,7 +224,7 @@ def test_a_held_member_has_the_label_of_its_tenant() -> None:
     assert [(one.labels["user"], one.labels["tenant"], one.value) for one in shares] == [("bob", "team-a", 2.0)]
 
 
-def test_where_there_are_too_many_the_clients_that_are_held_or_throttled_most_keep_their_series() -> None:
+def test_of_too_many_clients_those_held_or_throttled_most_keep_their_series() -> None:
     clients, names = ThrottledClients(), [f"user {number}" for number in range(MOST_CLIENTS)]
     for again in (names, names[1:]):
         clients.announce(pa.concat_tables(map(throttled, again)), 0)
@@ -277,7 +273,7 @@ def test_a_clock_is_behind_by_its_append_times(intervals_ms: list[int], behind_m
     assert clocks_after(intervals_ms, behind_ms).behind_ms() == behind_ms
 
 
-def test_of_a_backlog_and_of_a_few_batches_nothing_is_known_and_one_late_message_is_no_fault() -> None:
+def test_a_backlog_a_few_batches_and_one_late_message_show_no_fault() -> None:
     assert clocks_after([500] * 9, {0: 0}, has_read_all=False, age_ms=60_000).behind_ms() == {}
     assert clocks_after([500] * 5, {0: 15_000}).behind_ms() == {}
     clocks = clocks_after([500] * 9, {0: 0})
@@ -343,7 +339,7 @@ def test_what_is_stored_is_what_the_engine_sees_at_the_newest_batch(job: HandJob
     assert {row["held_until_ms"] for row in rows.to_pylist()} == {*held}
 
 
-def test_without_anything_new_nothing_is_replaced_and_without_rows_there_still_is_an_instant(job: HandJob) -> None:
+def test_nothing_new_replaces_nothing_and_without_rows_there_is_an_instant(job: HandJob) -> None:
     job.clock.advance(60_000)
     job.purgatory.tick()
     job.rates.step()

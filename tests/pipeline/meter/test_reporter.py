@@ -69,9 +69,7 @@ def test_the_reporter_does_not_report_itself_and_nobody_hides_behind_its_name(ow
     assert {event["broker_id"] for event in events} == {"1"}
 
 
-def test_usage_of_a_client_id_that_is_too_long_goes_into_the_sum_of_its_user(
-    own_broker: EmbeddedBroker,
-) -> None:
+def test_usage_of_a_client_id_that_is_too_long_goes_into_the_sum_of_its_user(own_broker: EmbeddedBroker) -> None:
     draw = random.Random(1)
     too_long = "".join(draw.choices(string.ascii_letters + string.digits, k=30_000))
     with limited_topic(own_broker, USAGE_TOPIC, 15_000):

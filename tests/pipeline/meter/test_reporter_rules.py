@@ -164,9 +164,7 @@ kquota.reporter.bootstrap.servers=broker:9092
 """
 
 
-def test_it_writes_the_jar_and_prints_the_lines_of_server_properties(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_writes_the_jar_and_prints_the_server_properties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked_for(named: str) -> Answer:
         return kquota("meter", "reporter", "--jar", str(tmp_path / named), "--bootstrap-server", "broker:9092")
 

@@ -126,9 +126,7 @@ def test_a_bad_target_is_one_line_and_the_others_are_metered(
     assert run.meter.targets[0].counts.refused >= 3
 
 
-def test_a_target_that_never_answers_is_ended_and_the_others_are_metered(
-    good: Exporter, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silent_target_is_ended_and_the_others_are_metered(good: Exporter, caplog: pytest.LogCaptureFixture) -> None:
     with silent() as url:
         run = Run(url, good.url)
         run.hanging = url

@@ -246,7 +246,7 @@ def on_off(on_ms: int, off_ms: int, gap_ms: int, seconds: int) -> list[Request]:
     return [(at_ms, 1_000) for at_ms in range(100, 1000 * seconds, gap_ms) if at_ms % period_ms < on_ms]
 
 
-def test_the_model_of_a_sensor_shows_the_rate_of_the_engine_where_windows_begin_alike() -> None:
+def test_the_model_of_a_sensor_shows_the_engines_rate_where_windows_begin_alike() -> None:
     sensor, windows = KafkaSensor(), SampleWindows(0, 11, 1000, newest=START_MS // 1000)
     windows.grow(1)
     for second in [*range(14), 20, 21, 40]:

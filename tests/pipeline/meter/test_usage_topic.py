@@ -190,9 +190,7 @@ def test_columns_become_messages_that_are_not_too_large() -> None:
 
 @pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("failure", ["lost", "late", "too old"])
-def test_a_batch_whose_transaction_failed_is_stored_once(
-    memory_broker: UsageBroker, failure: Failure, before: int
-) -> None:
+def test_a_batch_that_failed_is_stored_once(memory_broker: UsageBroker, failure: Failure, before: int) -> None:
     meter = Publishing(memory_broker)
     for number in range(before):
         meter.publish(number)

@@ -104,7 +104,7 @@ def test_the_shadow_holds_a_client_for_the_share_that_leaves_it_its_quota(tenths
     assert [(one.user, one.client_id, one.bound) for one in found] == ([("alice", "etl", BOUND)] if share else [])
 
 
-def test_the_shadow_holds_all_client_ids_of_a_user_but_those_with_a_sensor_of_their_own() -> None:
+def test_the_shadow_holds_a_users_client_ids_but_those_with_their_own_sensor() -> None:
     own = quota_row("alice", "web", consumer_byte_rate=100.0 * BOUND)
     seen = observation(quotas(quota_row("alice", consumer_byte_rate=float(BOUND)), own))
     send(seen, {("1", "alice", "etl"): {"fetched_bytes": 40 * BOUND}}, 0, 1)

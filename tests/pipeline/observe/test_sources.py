@@ -37,7 +37,7 @@ from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.table import local_audit
 from quota.broker_levels.entries import METERED, EntryKey
-from schemas.arrow import arrow_schema, conform
+from schemas.arrow import conform
 from schemas.columns import PipelineRow
 from schemas.rows import BatchRow, RatesRow
 from schemas.throttle_record import ThrottleEventRow
@@ -45,7 +45,7 @@ from tests.fakes.clock import ManualClock
 from tests.pipeline.dashboard.shop import quota
 from tests.pipeline.meter.metric_pages import Exporter, exporter, page
 from tests.pipeline.observe.test_findings import ALICE, BOUND
-from tests.pipeline.tables.factories import job_writer, quota_table
+from tests.pipeline.tables.factories import filled, job_writer, quota_table
 from tests.pipeline.tables.test_broker_quotas import change
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -186,10 +186,8 @@ class Cluster:
 
 def stored(root: str, name: str, row: type[PipelineRow], *rows: dict[str, Any], **about: Any) -> None:
     """Store rows in a table of a job; what they do not name is null, 0 or "", or of the job."""
-    empty = {pa.int64(): 0, pa.int32(): 0, pa.float64(): 0.0, pa.string(): ""}
-    needed = [one for one in arrow_schema(row) if not one.nullable and one.name not in rows[0] and one.type in empty]
-    about = {one.name: empty[one.type] for one in needed} | {"cluster": "here", "query_id": "q"} | about
-    table = conform(pa.Table.from_pylist([dict.fromkeys(chain(*rows)) | one for one in rows]), row, **about)
+    whole = [dict.fromkeys(chain(*rows)) | filled(row) | one for one in rows]
+    table = conform(pa.Table.from_pylist(whole), row, **({"cluster": "here", "query_id": "q"} | about))
     job_writer(root, name).replace(table, {"as_of_ms": str(NOW_MS)})
 
 
@@ -251,7 +249,7 @@ def test_without_a_batch_of_this_cluster_the_quotas_are_the_brokers_own(
     assert note in found.note
 
 
-def test_tables_of_another_cluster_that_were_asked_for_and_a_lost_connection_are_refused(tmp_path: Path) -> None:
+def test_given_tables_of_another_cluster_and_a_lost_connection_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="and this one is elsewhere"):
         in_force(managed_root(tmp_path), Cluster("elsewhere"), is_given=True)
     with pytest.raises(ClusterUnreachable):

@@ -64,9 +64,7 @@ def indebted(tmp_path_factory: pytest.TempPathFactory) -> tuple[HandJob, int]:
 
 
 @pytest.mark.parametrize("second", [-3, -1, 0])
-def test_a_range_that_begins_while_clients_are_held_is_replayed_to_the_ms(
-    indebted: tuple[HandJob, int], second: int
-) -> None:
+def test_a_range_that_begins_in_a_hold_is_replayed_to_the_ms(indebted: tuple[HandJob, int], second: int) -> None:
     job, stopped_ms = indebted
     since_ms = stopped_ms + second * 1_000
     live, happened = replayed_and_recorded(job, since_ms, has_start=True)

@@ -40,9 +40,7 @@ def test_rows_have_their_sample_windows_and_null_is_not_zero() -> None:
 
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 9)), min_size=1), st.integers(1, 3_000))
-def test_nothing_is_lost_and_no_batch_sees_what_comes_after_its_trigger(
-    used: list[tuple[int, int]], trigger_ms: int
-) -> None:
+def test_nothing_is_lost_and_no_batch_sees_past_its_trigger(used: list[tuple[int, int]], trigger_ms: int) -> None:
     batches = batches_of([event(at_ms, produced_bytes=amount) for at_ms, amount in used], trigger_ms)
     sums = [sum(filter(None, batch.usage["produced_bytes"].to_pylist())) for batch in batches]
     assert sum(sums) == sum(amount for _, amount in used)

@@ -1,3 +1,5 @@
+"""What-if: replays of a job that is kept in tables, the range that they are about, and what is compared."""
+
 import random
 from pathlib import Path
 from typing import Any
@@ -5,9 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from pipeline.errors import NotFound, UsageError
-from pipeline.replay.request import ReplayRequest, Timeline, live_timeline
+from pipeline.replay.request import Coverage, ReplayRequest, Timeline, live_timeline, slice_length_ms
 from pipeline.replay.usage_batches import HeldSpans, HeldTimes, Outcome, ReplayResult, Source, recorded_outcomes
 from pipeline.replay.what_if import (
     ClientComparison,
@@ -27,6 +31,7 @@ from schemas.arrow import arrow_schema
 from schemas.names import ClientKey
 from schemas.rows import TenantRow
 from schemas.throttle_record import Target
+from tests.pipeline.replay.conftest import EDITS, TRIGGER_MS
 from tests.pipeline.replay.kept import KeptJob, roll_up
 from tests.pipeline.tables.factories import AUDIT, bound, tenant, tenant_table
 from tests.quota.factories import quota_row, usage_row
@@ -138,8 +143,8 @@ def test_what_nobody_used_is_nothing_kept(job: KeptJob, since_ms: int, until_ms:
 
 
 def test_seconds_fill_longer_windows_and_no_shorter_ones(job: KeptJob) -> None:
-    settings = EngineSettings(sample_window_ms=3_000)
-    (found,) = replayed(request(job, "usage_by_second", always(job.quotas.at(2)), settings=settings))
+    longer = EngineSettings(sample_window_ms=3_000)
+    (found,) = replayed(request(job, "usage_by_second", always(job.quotas.at(2)), settings=longer))
     assert windows(found) != {}
     with pytest.raises(UsageError, match="cannot replay sample windows of 500 ms"):
         replayed(request(job, "usage_by_second", settings=EngineSettings(sample_window_ms=500)))
@@ -232,9 +237,7 @@ ETL = Target("", "alice", "etl", None)
         ([(9_500, 800)], 500),
     ],
 )
-def test_throttled_time_is_what_the_records_say_within_the_range(
-    records: list[tuple[int, int | None]], held_for_ms: int
-) -> None:
+def test_throttled_time_is_that_of_its_records(records: list[tuple[int, int | None]], held_for_ms: int) -> None:
     holds = HeldSpans()
     for at_ms, throttle_time_ms in records:
         holds.hear(ETL, at_ms, throttle_time_ms)
@@ -252,9 +255,7 @@ def test_throttled_time_is_what_the_records_say_within_the_range(
         (ClientKey("1", "alice", "app"), []),
     ],
 )
-def test_a_client_is_held_by_its_own_throttles_and_by_those_of_its_user_that_do_not_except_it(
-    client: ClientKey, held: list[tuple[int, int]]
-) -> None:
+def test_a_client_is_held_by_its_own_throttles_and_its_users(client: ClientKey, held: list[tuple[int, int]]) -> None:
     by_rate, by_time = (Target("", "alice", None, name) for name in ("producer_byte_rate", "request_percentage"))
     holds = HeldSpans()
     holds.hear(by_rate, 0, 250, ("etl",))
@@ -306,3 +307,112 @@ def test_a_comparison_that_holds_fails_the_budget(text: str, fails: bool) -> Non
 def test_anything_else_is_refused_with_the_metrics_there_are(text: str) -> None:
     with pytest.raises(UsageError, match="metrics are clients, throttled, newly_throttled"):
         FailCondition.parse(text)
+
+
+# The range a report is about: what the tables have usage for.
+
+
+T0_MS = 1_700_000_000_000
+SINCE_MS, UNTIL_MS = -60_000, 60_000
+Ends = tuple[int, int] | None
+"""The times of the first and the last row of a table, after `T0_MS`; None = no such table."""
+
+
+TIMES = {"usage": ("evaluated_at_ms", "last_event_ms"), "usage_by_second": ("second_start_ms",)}
+TIMES["throttle_events"] = ("evaluated_at_ms",)
+
+
+@pytest.mark.parametrize(
+    ("usage", "seconds", "throttles", "source", "since_ms", "until_ms"),
+    [
+        ((0, 9_000), None, None, "usage", 0, 9_001),
+        ((-90_000, 90_000), None, None, "usage", SINCE_MS, UNTIL_MS),
+        # The job was still at work when it looked at a throttle: there was no usage until then.
+        ((0, 9_000), None, (2_000, 20_000), "usage", 0, 20_001),
+        ((0, 9_000), None, (2_000, 5_000), "usage", 0, 9_001),
+        (None, (0, 9_000), None, "usage_by_second", 0, 10_000),
+        # All usage is rolled up: what is true of it is true of the seconds.
+        ((0, 9_500), (0, 9_000), (0, 20_000), "usage_by_second", 0, 20_001),
+        # Later usage waits to be rolled up.
+        ((0, 10_500), (0, 9_000), (0, 20_000), "usage_by_second", 0, 10_000),
+        # Older usage is in the seconds only.
+        ((8_000, 9_500), (0, 9_000), None, "usage_by_second", 0, 10_000),
+        # Nothing of the range: an empty one, so that the replay says that nothing is kept.
+        ((-200_000, -100_000), None, None, "usage", SINCE_MS, SINCE_MS),
+        ((100_000, 200_000), None, None, "usage", UNTIL_MS, UNTIL_MS),
+        (None, None, None, "usage", SINCE_MS, UNTIL_MS),
+    ],
+)
+def test_a_range_is_cut_down_to_what_there_is_usage_for(
+    usage: Ends, seconds: Ends, throttles: Ends, source: Source, since_ms: int, until_ms: int, tmp_path: Path
+) -> None:
+    for (name, times), ends in zip(TIMES.items(), (usage, seconds, throttles), strict=True):
+        if ends is not None:
+            rows = pa.table({time: [T0_MS + end for end in ends] for time in times})
+            write_deltalake(table_uri(str(tmp_path), name), rows)
+    found = Coverage.of(str(tmp_path), source, T0_MS + SINCE_MS, T0_MS + UNTIL_MS)
+    assert (found.since_ms - T0_MS, found.until_ms - T0_MS) == (since_ms, until_ms)
+
+
+@pytest.mark.parametrize("is_one_file", [True, False])
+@pytest.mark.parametrize(
+    ("until_ms", "covered"),
+    [
+        # The job stands still; no row of the clock that was ahead says that it was at work.
+        (30_000, (3_000, 20_001, 1)),
+        (15_000, (3_000, 15_000, 1)),
+        # The range has rows of the clock that was ahead.
+        (90_000, (3_000, 20_001, 1)),
+        (2_500, (0, 2_500, 0)),
+    ],
+)
+def test_a_range_is_of_its_newest_time_epoch(
+    until_ms: int, covered: tuple[int, int, int], is_one_file: bool, tmp_path: Path
+) -> None:
+    uri = table_uri(str(tmp_path), "usage")
+    times = {0: (0, 2_000, 50_000, 60_000), 1: (3_000, 10_000, 20_000)}
+    epochs = [
+        pa.table({"evaluated_at_ms": [T0_MS + ms for ms in of_epoch], "time_epoch": [epoch] * len(of_epoch)})
+        for epoch, of_epoch in times.items()
+    ]
+    for rows in [pa.concat_tables(epochs)] if is_one_file else epochs:
+        write_deltalake(uri, rows, mode="append")
+    found = Coverage.of(str(tmp_path), "usage", T0_MS, T0_MS + until_ms)
+    assert (found.since_ms - T0_MS, found.until_ms - T0_MS, found.time_epoch) == covered
+
+
+# A range that is read in slices gives what it gives in one piece.
+
+
+def facts(request: ReplayRequest, slice_ms: int) -> list[object]:
+    """All there is of its replays, to be compared."""
+    results = run(request, lambda done, whole: None, slice_ms)
+    return [(one.outcomes, one.evaluations, one.rows) for one in results]
+
+
+@pytest.mark.parametrize("source", ["usage_by_second", "usage"])
+@settings(max_examples=3, phases=(Phase.explicit, Phase.reuse, Phase.generate))  # it shrinks to nothing smaller
+@given(
+    slice_ms=st.integers(2_500, 90_000),
+    ago_ms=st.integers(200_000, 1_000_000),
+    length_ms=st.integers(20_000, 120_000),
+    num_samples=st.sampled_from([2, 4]),
+)
+def test_a_range_in_any_slices_comes_to_what_one_slice_comes_to(
+    source: Source, kept: KeptJob, slice_ms: int, ago_ms: int, length_ms: int, num_samples: int
+) -> None:
+    begun_ms, since_ms = kept.clock.wall_ms - 300 * TRIGGER_MS, kept.clock.wall_ms - ago_ms
+    snapshots = tuple(kept.quotas.at(version) for version in range(2, 3 + len(EDITS)))
+    live = Timeline(tuple(begun_ms + 40 * TRIGGER_MS * place for place in range(len(snapshots))), snapshots)
+    engine = Settings(engine=EngineSettings(num_samples=num_samples))
+    timelines = live, Timeline((0,), snapshots[:1])
+    request = ReplayRequest(kept.root, source, "cluster", engine, since_ms, since_ms + length_ms, timelines)
+    assert facts(request, slice_ms) == facts(request, 10**9)
+
+
+@pytest.mark.parametrize(
+    ("hours", "clients", "longest_ms"),
+    [(24, 1_000, 1_200_000), (24, 10, 3_600_000), (1, 1_000, 180_000), (1, 100_000, 60_000)],
+)
+def test_slices_are_as_long_as_memory_and_a_progress_bar_allow(hours: int, clients: int, longest_ms: int) -> None:
+    assert slice_length_ms(hours * 3_600_000, hours * 3_600 * clients) == pytest.approx(longest_ms, rel=0.01)

@@ -26,9 +26,7 @@ def toml(folder: Path, text: str) -> Path:
     return file
 
 
-def test_entries_of_one_branch_come_from_file_environment_and_flags(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_branch_comes_from_file_environment_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = toml(tmp_path, '[kafka.client]\n"file.only" = "1"\nboth = "1"\n[sync]\nusers = ["a", "b"]\n')
     monkeypatch.setenv("KQUOTA_KAFKA__CLIENT", '{"both": "2", "variable.only": "2"}')
     monkeypatch.setenv("KQUOTA_SYNC", '{"users": ["c"], "period_ms": 500}')

@@ -58,7 +58,7 @@ def test_the_log_names_the_client_that_is_ahead_once_a_minute(job: HandJob, capl
     ("restarts", "level", "told"),
     [(True, logging.INFO, "has usage from before this start"), (False, logging.WARNING, "is 147.0 s old")],
 )
-def test_old_usage_is_an_alarm_of_a_job_that_falls_behind_and_none_of_one_that_was_down(
+def test_old_usage_is_an_alarm_of_a_job_that_is_behind_and_none_after_a_stop(
     restarts: bool, level: int, told: str, job: HandJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

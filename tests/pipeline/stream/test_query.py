@@ -69,9 +69,7 @@ def test_a_batch_that_spark_would_read_for_hours_is_given_up(spark: SparkSession
 
 
 @pytest.mark.spark
-def test_a_batch_that_is_nearly_done_is_finished(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_nearly_done_batch_is_finished(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "pipeline.stream.query")
     begun, done = Event(), Event()
 

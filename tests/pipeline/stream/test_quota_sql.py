@@ -138,9 +138,7 @@ def test_a_statement_sees_an_edit_made_while_spark_starts(table: QuotaTable, run
     assert rates(table) == {"bob": 2.0, "carol": 1.0}
 
 
-def test_a_table_with_an_invalid_row_can_be_asked_and_mended(
-    table: QuotaTable, run: Callable[..., list[dict[str, Any]]]
-) -> None:
+def test_an_invalid_row_can_be_asked_and_mended(table: QuotaTable, run: Callable[..., list[dict[str, Any]]]) -> None:
     write_past_us(table, {**GOOD, "producer_byte_rate": 0.0})
     assert run("") == [{"left": 4}]
     run("producer_byte_rate = 0")

@@ -35,7 +35,7 @@ def row(**columns: int | str | None) -> dict[str, object]:
     return dict.fromkeys(USAGE_SCHEMA.names) | keys | columns
 
 
-def test_a_merged_sum_is_null_only_if_it_is_null_in_every_row_and_stops_at_the_largest() -> None:
+def test_a_merged_sum_is_null_only_if_each_row_is_and_stops_at_the_largest() -> None:
     tables = [
         pa.Table.from_pylist([row(produced_bytes=LARGEST_SUM, fetched_bytes=None, last_event_ms=5)], USAGE_SCHEMA),
         pa.Table.from_pylist([row(produced_bytes=LARGEST_SUM, io_time_ns=0, last_event_ms=3)] * 3, USAGE_SCHEMA),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from prometheus_client import CollectorRegistry
@@ -16,7 +15,6 @@ from pipeline.brokers.running import SyncMetrics, _run_periods
 from pipeline.brokers.sync import BrokerQuotaSync, Sources, UsageFollower
 from pipeline.errors import ClusterUnreachable, Conflict, PipelineError
 from pipeline.tables.broker_quotas import NAME, BrokerQuotasTable
-from pipeline.tables.delta_rs import DeltaRsWriter
 from pipeline.tables.layout import TABLES, create_missing
 from pipeline.tables.port import table_uri
 from pipeline.tables.queries import StoredTable
@@ -28,12 +26,11 @@ from quota.broker_levels.sync import BrokerSync
 from quota.broker_levels.writes import Change
 from quota.snapshot import QuotaSnapshot
 from quota.tenants import Tenant
-from schemas.arrow import conform
-from schemas.rows import RatesRow
-from schemas.usage import UsageRow
 from tests.fakes.clock import ManualClock
 from tests.pipeline.cli.running import kquota
 from tests.pipeline.replay.kept import KeptJob
+from tests.pipeline.tables.factories import job_writer, write_rates
+from tests.pipeline.tables.factories import usage as usage_of
 from tests.quota.factories import usage_row
 
 
@@ -75,21 +72,16 @@ class UsageTable:
     """The table under a root, and its writer."""
 
     def __init__(self, root: Path | str) -> None:
-        create_missing(str(root), [TABLES["usage"]])
-        self.uri = table_uri(str(root), "usage")
-        self._writer = DeltaRsWriter(self.uri, "job")
-        self._writer.raise_epoch(1)
+        self._writer = job_writer(root, "usage")
+        self.uri = self._writer.uri
         self._batch_id = -1
 
     def append(self, at_ms: int, *rows: Mapping[str, Any], time_epoch: int = 0) -> None:
         """A batch that is evaluated at an instant. Columns that a row does not have are those of an idle client u/c."""
         self._batch_id += 1
-        times = {"sample_start_ms": at_ms // 1000 * 1000, "last_event_ms": at_ms}
-        defaults = {"broker_id": "1", "user": "u", "client_id": "c", "request_count": 1, **times}
-        table = pa.Table.from_pylist([{**defaults, **row} for row in rows])
-        about: dict[str, Any] = {"cluster": "c1", "query_id": "q", "batch_id": self._batch_id, "quota_version": 0}
-        about["time_epoch"] = time_epoch
-        self._writer.append(conform(table, UsageRow, evaluated_at_ms=at_ms, **about), {"q": self._batch_id}, {})
+        used = (usage_row(at_ms, **{"broker_id": "1", **row}) for row in rows)
+        about: dict[str, Any] = {"cluster": "c1", "batch_id": self._batch_id, "time_epoch": time_epoch}
+        self._writer.append(usage_of(*used, evaluated_at_ms=at_ms, **about), {"q": self._batch_id}, {})
 
 
 ALICE = EntryKey("alice", "", "producer_byte_rate")
@@ -172,9 +164,7 @@ STEPS_MS = [0, -HOUR_MS, HOUR_MS]
 
 
 @pytest.mark.parametrize("step_ms", STEPS_MS)
-def test_what_is_refused_is_tried_again_later_whatever_the_clock_of_the_host_says(
-    setting: Setting, step_ms: int
-) -> None:
+def test_what_is_refused_is_tried_again_later_whatever_the_clock_says(setting: Setting, step_ms: int) -> None:
     setting.edit(alice=MB, bob=MB)
     setting.brokers.refused = {BOB: "no such thing"}
     sync = setting.start()
@@ -259,9 +249,7 @@ def test_levels_follow_the_use_though_the_host_was_ahead_and_in_a_new_time_epoch
     assert seconds_of_changes(setting, sync, 40, ahead_ms=ahead_ms, time_epoch=time_epoch) == [36]
 
 
-def test_shadow_mode_gives_back_all_and_a_superseded_sync_stops_at_its_next_look(
-    setting: Setting,
-) -> None:
+def test_shadow_mode_gives_back_all_and_a_superseded_sync_stops_at_its_next_look(setting: Setting) -> None:
     setting.edit(alice=MB, bob=MB)
     first = setting.start()
     first.step()
@@ -376,14 +364,7 @@ def rates_of_members(root: str) -> None:
         {**alice, "sensor_user": "bob", "tenant": None},
     ]
     numbers = {"bound": LENT.bound, "own_bound": LENT.own_bound, "observed": LENT.observed}
-    about: dict[str, Any] = {"cluster": "c1", "query_id": "q", "batch_id": 1, "time_epoch": 0, "as_of_ms": T_MS}
-    create_missing(root, [TABLES["rates"]])
-    writer = DeltaRsWriter(table_uri(root, "rates"), "job")
-    writer.raise_epoch(1)
-    writer.replace(
-        conform(pa.Table.from_pylist([{**numbers, **row, **one} for one in rows]), RatesRow, **about),
-        {"as_of_ms": str(T_MS)},
-    )
+    write_rates(root, T_MS, [{**numbers, **row, **one} for one in rows], "c1")
 
 
 def test_members_of_tenants_are_read_from_rates_that_are_ten_seconds_old_at_most(tmp_path: Path) -> None:

@@ -155,9 +155,7 @@ def test_after_kills_at_random_moments_the_broker_has_what_a_fresh_sync_wants(pl
 
 
 @pytest.mark.broker
-def test_doctor_takes_no_value_of_a_sync_for_one_that_others_wrote(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_takes_no_value_of_a_sync_for_one_of_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.edit({"sync-beside": 1e6})
     place.sync()
     look = NativeQuotas.look
@@ -191,9 +189,7 @@ PLUGGED = "Kafka's own quotas, which kquota writes, are off where another class 
 
 @pytest.mark.broker
 @pytest.mark.long
-def test_brokers_that_do_not_use_kafkas_own_quotas_are_named_and_get_none(
-    first_of_two: EmbeddedBroker, tmp_path: Path
-) -> None:
+def test_brokers_without_kafkas_own_quotas_are_named_and_get_none(first_of_two: EmbeddedBroker, tmp_path: Path) -> None:
     place = Place(first_of_two, new_tables(tmp_path / "tables"))
     place.edit({"sync-a": 1e6})
     for command in ("quotas sync", "quotas sync --dry-run", "meter enable --yes"):

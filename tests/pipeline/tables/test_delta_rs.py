@@ -67,9 +67,7 @@ def test_a_column_that_others_add_while_the_job_runs_is_null_in_its_rows(job: De
     assert rows == [{"offset": offset, "team": None, "seen": None, "contact": None} for offset in (0, 1)]
 
 
-def test_a_writer_that_has_rested_looks_again(
-    job: DeltaRsWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_looks_again_after_a_rest(job: DeltaRsWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The log's entries of the other driver may be cleaned by then, so that nothing would refuse the old one's commit.
     monkeypatch.setattr(delta_rs, "_TRUSTED_SECONDS", 0.0)
     job.append(dead_letters(), {"q1": 0}, {})
@@ -94,9 +92,7 @@ def test_an_append_that_failed_and_was_made_all_the_same_counts_as_made(
     assert job.read().num_rows == 1
 
 
-def test_an_append_that_another_commit_came_before_is_made_again(
-    job: DeltaRsWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_append_that_came_second_is_made_again(job: DeltaRsWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = job._committed
 
     def lose(*given: Any) -> bool:
@@ -182,9 +178,7 @@ def test_a_feature_that_delta_rs_does_not_have_is_refused(feature: str, root: st
         QuotaTable(root).alter([bound("alice", 2.0)], AUDIT)
 
 
-def test_a_table_with_other_features_is_refused_with_the_reason_and_its_log_is_kept(
-    root: str, job: DeltaRsWriter
-) -> None:
+def test_a_table_of_other_features_is_refused_with_the_reason_and_keeps_its_log(root: str, job: DeltaRsWriter) -> None:
     assert job.append(dead_letters(), {"q": 0}, {})
     for name in ("quotas", "dead_letters"):
         add_to_log(f"{root}/{name}", ["clustering", "domainMetadata"])

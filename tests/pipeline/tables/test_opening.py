@@ -95,7 +95,7 @@ def test_a_version_above_the_newest_and_one_that_was_cleaned_away_are_missing(qu
     assert quotas.read(8).rows[0]["producer_byte_rate"] == 8.0
 
 
-def test_an_older_version_without_its_data_file_is_missing_and_the_newest_can_not_be_read(quotas: QuotaTable) -> None:
+def test_without_its_data_file_an_older_version_is_missing_the_newest_unreadable(quotas: QuotaTable) -> None:
     with pytest.raises(TableMissing, match="version 7"):
         without_data(quotas, 7).read(7)
     without_data(quotas, 8)
@@ -237,9 +237,7 @@ def test_an_older_version_whose_commit_is_cut_is_no_longer_kept(long_table: Quot
 
 
 @pytest.mark.parametrize(("left", "is_log_cleaned"), [("nothing", False), ("zeros", True), ("half a line", False)])
-def test_a_cut_checkpoint_loses_nothing_while_commits_are_kept(
-    is_log_cleaned: bool, left: str, long_table: QuotaTable
-) -> None:
+def test_a_cut_checkpoint_costs_nothing_with_commits(is_log_cleaned: bool, left: str, long_table: QuotaTable) -> None:
     cut(checkpoint(long_table, 19), left)
     if is_log_cleaned:
         for version in range(19):

@@ -21,11 +21,10 @@ from pipeline.tables.queries import (
     read_table,
 )
 from pipeline.tables.throttles import recent_events, running_throttles
-from schemas.arrow import arrow_schema, conform
+from schemas.arrow import conform
 from schemas.rows import BatchRow
 from schemas.throttle_record import holds
-from tests.pipeline.tables.event_table import EventTable
-from tests.pipeline.tables.factories import job_writer
+from tests.pipeline.tables.factories import EventTable, filled, job_writer
 
 T0_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -84,10 +83,8 @@ def batches(tmp_path: Path) -> DeltaRsWriter:
 def append(
     writer: DeltaRsWriter, batch_id: int, evaluated_at_ms: int, processed_at_ms: int = BATCH_MS, time_epoch: int = 0
 ) -> None:
-    zero = {field.name: 0 for field in arrow_schema(BatchRow) if field.type == pa.int64() and not field.nullable}
-    text = {field.name: "" for field in arrow_schema(BatchRow) if field.type == pa.string() and not field.nullable}
     times = {"evaluated_at_ms": evaluated_at_ms, "processed_at_ms": processed_at_ms}
-    row = {**zero, **text, **times, "batch_id": batch_id, "time_epoch": time_epoch}
+    row = filled(BatchRow, **times, batch_id=batch_id, time_epoch=time_epoch)
     writer.append(conform(pa.Table.from_pylist([row]), BatchRow, cluster="c", query_id="q"), {"q": batch_id}, {})
 
 
@@ -105,9 +102,7 @@ def test_the_newest_batch_is_the_last_processed_of_the_newest_instant(batches: D
 
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize(("epoch_of_last", "newest"), [(1, 3), (0, 2)])
-def test_a_batch_of_a_newer_time_epoch_is_newer(
-    batches: DeltaRsWriter, compacted: bool, epoch_of_last: int, newest: int
-) -> None:
+def test_a_newer_time_epoch_is_newer(batches: DeltaRsWriter, compacted: bool, epoch_of_last: int, newest: int) -> None:
     append(batches, 0, BATCH_MS)
     append(batches, 1, BATCH_MS + 2)
     append(batches, 2, BATCH_MS - DAY_MS, time_epoch=1)

@@ -19,8 +19,7 @@ from pipeline.tables.quotas.history import owners_in
 from pipeline.tables.roll_ups import BY_MINUTE, BY_SECOND, MINUTE_MS, ThrottleByMinute, UsageRoller, UsageRollUp
 from pipeline.tables.upkeep import trim
 from schemas.throttle_record import Target
-from tests.pipeline.tables.event_table import EventTable
-from tests.pipeline.tables.factories import AUDIT, bound, new_table, quota_table, usage
+from tests.pipeline.tables.factories import AUDIT, EventTable, bound, new_table, quota_table, usage
 from tests.quota.factories import usage_row
 
 T0_MS = 1_700_000_040_000
@@ -172,7 +171,7 @@ def test_it_knows_until_when_usage_is_rolled_up(rolled: Rolled, by: UsageRollUp)
     assert rolled.roll_up.written_until_ms == FAR_MS - max(by.lateness_ms, by.span_ms)
 
 
-def test_a_sum_is_null_only_if_all_values_are_null_and_is_cut_where_no_integer_holds_it(rolled: Rolled) -> None:
+def test_a_sum_is_null_only_if_all_are_null_and_is_cut_where_no_integer_holds_it(rolled: Rolled) -> None:
     rolled.use(
         usage_row(T0_MS, fetched_bytes=0, io_time_ns=3, network_time_ns=2**61, broker_throttle_ms=None),
         usage_row(T0_MS + 1, network_time_ns=2**61, broker_throttle_ms=40),
@@ -355,9 +354,7 @@ def throttles(tmp_path: Path) -> RolledThrottles:
     [(4_000, 4_000), (10_000, 10_000), (11_000, 10_000), (0, 0), (-5_000, 0)],
     ids=["before its end", "at its end", "after its end", "at once", "the clock was set back"],
 )
-def test_a_throttle_holds_until_its_end_or_the_next_record(
-    throttles: RolledThrottles, next_at_ms: int, held_ms: int
-) -> None:
+def test_it_holds_until_its_end_or_the_next_record(throttles: RolledThrottles, next_at_ms: int, held_ms: int) -> None:
     throttles.tell("c", "throttle", 20_000, 10_000)
     assert throttles.sums() == {(0, "c", None): (0, 1, 0)}
     throttles.tell("c", "release", 20_000 + next_at_ms)
@@ -394,9 +391,7 @@ records = st.lists(
 @given(
     records=records, interruptions=st.lists(st.sampled_from(INTERRUPTIONS), max_size=12), per_append=st.integers(1, 4)
 )
-def test_the_sums_of_minutes_are_those_of_all_records(
-    records: list[Record], interruptions: list[str], per_append: int
-) -> None:
+def test_minutes_are_the_sums_of_all_records(records: list[Record], interruptions: list[str], per_append: int) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(roll_ups, "RECORDS_PER_APPEND", per_append)  # small, so that a step makes several appends
         rolled = RolledThrottles(Path(folder))

@@ -121,9 +121,7 @@ def test_a_lower_epoch_is_fenced(
 
 
 @each_write
-def test_nothing_is_written_before_the_epoch_is_raised(
-    write: Callable[..., object], new_writer: NewWriter, uri: str
-) -> None:
+def test_the_epoch_is_raised_before_any_write(write: Callable[..., object], new_writer: NewWriter, uri: str) -> None:
     with pytest.raises(PipelineError, match="before the driver had raised its epoch"):
         write(new_writer(uri), usage_of("alice"))
 
@@ -202,7 +200,7 @@ def test_of_each_client_the_last_row_counts_and_only_if_it_meets_the_conditions(
     assert last([("batch_id", "<", 0)]) == []
 
 
-def test_the_newest_value_of_a_column_and_the_newest_instant_are_known_without_a_read(writer: TableWriter) -> None:
+def test_the_newest_value_and_the_newest_instant_are_known_without_a_read(writer: TableWriter) -> None:
     assert (writer.newest_value("batch_id"), writer.newest_instant()) == (None, None)
     instants = [(0, 900), (0, 800), (1, 500), (1, 600), (1, 550)]
     newest = [(0, 900), (0, 900), (1, 500), (1, 600), (1, 600)]

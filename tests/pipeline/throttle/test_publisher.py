@@ -58,7 +58,7 @@ def sequences(broker: TopicBroker) -> list[int]:
     return [record.publish_seq for record in broker.records]
 
 
-def test_a_start_puts_the_id_of_its_table_into_the_marker_and_nothing_to_write_moves_nothing() -> None:
+def test_a_start_marks_the_topic_with_its_table_and_nothing_to_write_moves_nothing() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     for before in (None, Marker(0)):
         broker.marker = before
@@ -68,7 +68,7 @@ def test_a_start_puts_the_id_of_its_table_into_the_marker_and_nothing_to_write_m
 
 
 @pytest.mark.parametrize(("failure", "sequence"), [("late", [0, 1, 2]), ("lost", [0, 1])])
-def test_after_an_append_that_raised_nothing_is_written_until_a_start_has_read_what_is_stored(
+def test_after_a_failed_append_nothing_is_written_until_a_start_reads_the_table(
     failure: Literal["late", "lost"], sequence: list[int]
 ) -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
@@ -83,7 +83,7 @@ def test_after_an_append_that_raised_nothing_is_written_until_a_start_has_read_w
     assert sequences(broker) == sequence
 
 
-def test_after_a_transaction_that_failed_many_records_go_in_smaller_ones_that_grow_again() -> None:
+def test_after_a_failed_transaction_many_records_go_in_smaller_ones_that_grow() -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     topic = SlowTopic(broker, most_records=12_000)
     publisher = started(outbox, topic)
@@ -160,7 +160,7 @@ def test_a_record_that_is_too_large_repeats_none_when_another_driver_takes_over(
     assert sequences(broker) == [0]
 
 
-def test_a_second_driver_with_a_copy_of_the_tables_ends_the_first_once_it_has_published() -> None:
+def test_a_second_driver_with_a_copy_of_the_tables_ends_the_first() -> None:
     outbox, copied, broker = MemoryOutbox(), MemoryOutbox(), TopicBroker()
     copied.table.id = outbox.table_id
     first = started(outbox, broker)
@@ -182,7 +182,7 @@ def test_a_pause_above_the_transaction_time_out_is_not_taken_for_a_second_driver
     assert sequences(broker) == [0, 1, 2]
 
 
-def test_a_job_of_the_same_name_with_other_tables_is_refused_and_does_not_disturb_the_one_that_runs() -> None:
+def test_a_job_of_the_same_name_with_other_tables_is_refused_and_disturbs_none() -> None:
     broker, production, laptop = TopicBroker(), MemoryOutbox(), MemoryOutbox()
     first = started(production, broker)
     with pytest.raises(Conflict, match=f"{production.table_id} .* ours is {laptop.table_id}") as refused:
@@ -214,7 +214,7 @@ def test_a_job_that_takes_the_topic_ends_the_one_that_runs_and_it_can_be_taken_b
         started(laptop, broker)
 
 
-def test_a_job_begins_after_the_highest_number_on_a_topic_that_does_not_say_whose_it_is() -> None:
+def test_a_job_begins_after_the_highest_number_on_a_topic_of_no_known_job() -> None:
     broker = TopicBroker()
     write(started(MemoryOutbox(), broker), *[violation()] * 50)
     broker.marker, broker.job = None, ""
@@ -263,7 +263,7 @@ def test_the_topic_has_every_stored_row_once_and_in_order(steps: list[str]) -> N
     assert sequences(broker) == [row["publish_seq"] for row in outbox.rows] == list(range(len(outbox.rows)))
 
 
-def test_a_topic_that_is_ahead_of_the_outbox_is_gone_on_from_for_consumers_ignore_old_numbers() -> None:
+def test_numbers_go_on_from_a_topic_that_is_ahead_of_the_outbox() -> None:
     broker, whole, lost = TopicBroker(), MemoryOutbox(), MemoryOutbox()
     write(started(whole, broker), violation(), violation(BOB))
     lost.table.id = whole.table_id
@@ -274,9 +274,7 @@ def test_a_topic_that_is_ahead_of_the_outbox_is_gone_on_from_for_consumers_ignor
 
 
 @pytest.mark.parametrize(("rest_ms", "published"), [(3_599_000, [0]), (3_601_001, [])])
-def test_after_a_long_rest_without_marker_and_records_nothing_old_is_published_again(
-    rest_ms: int, published: list[int]
-) -> None:
+def test_after_a_long_rest_without_a_marker_nothing_old_is_published_again(rest_ms: int, published: list[int]) -> None:
     outbox, broker = MemoryOutbox(), TopicBroker()
     write(started(outbox, broker), violation(throttle_time_ms=1_000))
     broker.marker, broker.records = None, []

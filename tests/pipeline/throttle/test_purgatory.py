@@ -45,7 +45,7 @@ def test_an_edit_that_lets_a_client_go_releases_it_at_once_without_traffic(
     assert (len(loop.purgatory), loop.records[-1].quota_version) == (0, 2)
 
 
-def test_an_edit_that_puts_a_client_into_another_sensor_with_an_equal_bound_releases_it() -> None:
+def test_an_edit_that_gives_a_client_another_sensor_of_equal_bound_releases_it() -> None:
     of_client_id = quota("", 1_000.0, "c")
     loop = HandLoop(of_client_id)
     loop.batch(alice=60_000)
@@ -58,9 +58,7 @@ def test_an_edit_that_puts_a_client_into_another_sensor_with_an_equal_bound_rele
     "own", [quota("alice", 1_000.0, "c"), quota("alice", None, "c", "exempt")], ids=["equal bound", "exempt"]
 )
 @pytest.mark.parametrize(("used", "later_ms"), [(11_000, 0), (60_000, 100)], ids=["owes what is left", "owes more"])
-def test_an_edit_that_gives_a_client_a_row_of_its_own_excepts_it_at_once(
-    own: dict[str, object], used: int, later_ms: int
-) -> None:
+def test_a_client_that_gets_its_own_row_is_excepted_at_once(own: dict[str, object], used: int, later_ms: int) -> None:
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=used)
     loop.advance(100)
@@ -74,7 +72,7 @@ def test_an_edit_that_gives_a_client_a_row_of_its_own_excepts_it_at_once(
     assert loop.edit(quota("alice", 1_000.0), own, quota("bob", 1.0), quota("alice", 1.0, "d", "shadow")) == 0
 
 
-def test_when_a_users_default_client_id_goes_the_user_is_held_before_its_clients_are_released() -> None:
+def test_a_user_is_held_before_its_clients_are_released_when_its_default_goes() -> None:
     rows = quota("alice", 1_000.0), quota("alice", 1_000.0, "<default>")
     loop = HandLoop(*rows)
     loop.batch(alice=60_000)
@@ -109,7 +107,7 @@ def test_a_user_is_held_for_each_quota_type_on_its_own() -> None:
     assert len(loop.purgatory) == 1, "the fetched bytes are paid for"
 
 
-def test_of_a_sensor_the_hundred_clients_that_used_most_are_kept_and_the_others_counted() -> None:
+def test_of_a_sensor_the_hundred_largest_clients_are_kept_and_the_others_counted() -> None:
     loop = HandLoop(quota("alice", 1_000.0))
     loop.record(*(loop.row("alice", f"c{n:03}", 1_000 + n // 2) for n in range(130)))
     first, *clients = loop.decisions.to_pylist()
@@ -145,7 +143,7 @@ def test_with_too_many_exceptions_the_clients_of_a_user_are_held_one_by_one() ->
         assert [record.client_id for record in loop.records] == [client_id]
 
 
-def test_an_edit_that_a_batch_has_put_in_force_lets_go_whom_it_touches_at_the_next_poll() -> None:
+def test_an_edit_put_in_force_by_a_batch_lets_go_whom_it_touches_at_the_next_poll() -> None:
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=20_000)
     loop.advance(100)
@@ -182,7 +180,7 @@ def test_a_restart_takes_up_running_throttles_and_looks_at_overdue_ones_first() 
     assert loop.records[2].decision_id == loop.records[0].decision_id
 
 
-def test_what_comes_due_while_a_batch_is_published_is_handed_out_on_time_and_told_afterwards() -> None:
+def test_what_comes_due_while_a_batch_is_published_is_popped_on_time_and_told_later() -> None:
     loop = HandLoop(quota("alice", 1_000.0))
     loop.batch(alice=60_000)
     loop.clock.advance(CAP_MS - LEAD_MS)
@@ -307,9 +305,7 @@ MEMBERS = [{"user_patterns": ["alice", "carl"]}, {"client_id_patterns": ["c*"]}]
 
 @pytest.mark.parametrize("patterns", MEMBERS, ids=["by user", "by client-id"])
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_held_member_without_a_quota_is_let_alone_by_edits_of_others(
-    patterns: dict[str, list[str]], restarts: bool
-) -> None:
+def test_edits_of_others_let_held_members_without_quotas_alone(patterns: dict[str, list[str]], restarts: bool) -> None:
     loop = HandLoop(quota("bob", 1_000.0))
     loop.quotas = a_tenant(loop, 1, patterns, producer_byte_rate=4_000.0)
     loop.decider.adopt(loop.quotas)

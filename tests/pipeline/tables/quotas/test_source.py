@@ -117,9 +117,7 @@ def held(source: QuotaSource) -> tuple[int, int, dict[str, float | None]]:
     return *snapshot.versions, {one.name: one.bounds[0] for one in snapshot.tenants}
 
 
-def test_quotas_and_tenants_are_pinned_together_and_an_edit_of_either_is_seen(
-    table: QuotaTable, tenants: TenantTable
-) -> None:
+def test_quotas_and_tenants_are_pinned_together_and_edits_are_seen(table: QuotaTable, tenants: TenantTable) -> None:
     source = QuotaSource(table)
     first, second = table.version(), tenants.version()
     assert held(source) == (first, second, {"a": 10.0})
