@@ -1,14 +1,24 @@
-"""One broker for the tests of native quotas alone, and its quotas, which every test finds empty."""
+"""One broker for the tests of native quotas alone, and its quotas, which every test finds empty; nothing is carried."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pipeline.command_line import carry_nothing
+
 if TYPE_CHECKING:
     from pipeline.brokers.native import NativeQuotas
     from pipeline.demo.broker import EmbeddedBroker
     from tests.pipeline.cli.kafka_configs import KafkaConfigs
+
+
+@pytest.fixture(autouse=True)
+def _nothing_carried() -> Iterator[None]:
+    """Commands that a test prints are of no other test."""
+    carry_nothing()
+    yield
+    carry_nothing()
 
 
 @pytest.fixture(scope="session")

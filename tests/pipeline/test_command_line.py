@@ -3,25 +3,21 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipeline import command_line
-from pipeline.command_line import carry, carry_nothing, command_text, extra_text
+from pipeline.command_line import carry, command_text, extra_text
 
 MODULE = "pipeline.cli.main"
 ECHO = '#!/bin/sh\necho "$0"; echo "$KQUOTA_CONFIG,$KQUOTA_TABLES__ROOT,$KQUOTA_COMMAND_CONFIG"; printf "%s\\n" "$@"\n'
 
 
 @pytest.fixture(autouse=True)
-def nothing_carried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_variable_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in (command_line.CONFIG, command_line.COMMAND_CONFIG, command_line.TABLES_ROOT):
         monkeypatch.delenv(variable, raising=False)
-    carry_nothing()
-    yield
-    carry_nothing()
 
 
 @pytest.fixture

@@ -71,9 +71,7 @@ def test_a_command_whose_step_does_not_end_leaves_without_ending_the_interpreter
     step: str, patience_seconds: float, told: list[str]
 ) -> None:
     script = LEAVING.replace("{step}", step).replace("{patience_seconds}", str(patience_seconds))
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
-    )
+    done = run_script(script)
     assert (done.returncode, done.stdout.split("\n")[:-1], done.stderr) == (3, told, "")
 
 
@@ -139,7 +137,8 @@ def program():
 
 
 def run_script(script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
 
 def test_the_exit_code_is_the_programs_while_memory_is_still_freed(tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ IN_A_FOLDER = {
         "what-if --quotas quotas.json",
         "throttles verify",
     ),
+    "tenants": ("tenants describe",),
     "throttle_events": ("throttles list", "throttles explain alice etl"),
 }
 

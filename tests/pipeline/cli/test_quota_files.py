@@ -66,9 +66,7 @@ def test_an_export_reads_back_as_the_same_table(root: str, output: str, tmp_path
 
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
-def test_a_file_without_quotas_deletes_all_with_allow_empty(
-    dry_run: tuple[str, ...], root: str, tmp_path: Path
-) -> None:
+def test_an_empty_file_deletes_all_only_with_allow_empty(dry_run: tuple[str, ...], root: str, tmp_path: Path) -> None:
     before, file = described(root), tmp_path / "empty"
     file.write_text("quotas: []\n")
     delete_all = ("quotas", "apply", "--prune", "-f", str(file), *dry_run, "--tables", root)

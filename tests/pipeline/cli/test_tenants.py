@@ -287,8 +287,3 @@ def test_a_pattern_of_another_tenant_is_refused_with_the_command_that_removes_it
 def test_a_file_of_empty_documents_declares_neither_quotas_nor_tenants(root: str) -> None:
     refused = kquota("quotas", "apply", "-f", "-", "--tables", root, stdin="---\n---\n")
     assert (refused.exit_code, "declares neither quotas nor tenants. Fix: " in refused.stderr) == (5, True)
-
-
-def test_without_the_table_the_command_says_how_to_make_it(tmp_path: Path) -> None:
-    answer = tenants(str(tmp_path), "describe")
-    assert (answer.exit_code, "kquota tables create" in answer.stderr) == (2, True)

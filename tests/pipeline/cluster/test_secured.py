@@ -334,9 +334,7 @@ def test_the_rights_of_a_role_are_enough_and_each_is_missed_by_name(
     topics.forbid(role, rights)
 
 
-def test_a_follower_names_the_right_it_lacks_and_then_follows(
-    topics: Secured, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_follower_names_a_right_it_lacks_and_then_follows(topics: Secured, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "pipeline")
     access = topics.access(MECHANISM, "gate")
     follower = KafkaFollower(access.bootstrap_servers, NAMES.throttle_topic, access.client_options())

@@ -26,7 +26,7 @@ from pipeline.cluster.topics import (
     topic_specs,
     wanted_topics,
 )
-from pipeline.command_line import COMMAND_CONFIG, JOB, TABLES_ROOT, carry, carry_nothing
+from pipeline.command_line import COMMAND_CONFIG, JOB, TABLES_ROOT, carry
 from pipeline.demo.broker import EmbeddedBroker
 from pipeline.errors import NotFound, Refused
 from pipeline.settings.model import EngineSettings, KafkaSettings, Settings, StreamSettings
@@ -182,14 +182,6 @@ def test_only_ids_that_are_both_known_are_compared(ids: dict[str, str]) -> None:
     assert not is_other({"quota.usage.v1": "first"}, ids, "quota.usage.v1")
 
 
-@pytest.fixture
-def _nothing_carried() -> Iterator[None]:
-    carry_nothing()
-    yield
-    carry_nothing()
-
-
-@pytest.mark.usefixtures("_nothing_carried")
 def test_a_usage_topic_made_anew_is_refused_with_the_command_that_goes_on() -> None:
     for variable, value in {TABLES_ROOT: "/the tables", JOB: "eu", COMMAND_CONFIG: "client.properties"}.items():
         carry(variable, value)

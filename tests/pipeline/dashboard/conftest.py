@@ -4,8 +4,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.command_line import carry_nothing
-
 if TYPE_CHECKING:
     from tests.pipeline.dashboard.shop import LivedTables
 
@@ -16,8 +14,3 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> "LivedTables":
     from tests.pipeline.dashboard.shop import START_MS, lived_shop  # noqa: PLC0415 - imports the Kafka client
 
     return lived_shop(tmp_path_factory.mktemp("shop"), START_MS)
-
-
-@pytest.fixture(autouse=True)
-def _of_no_other_command() -> None:
-    carry_nothing()
