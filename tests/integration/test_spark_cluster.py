@@ -68,15 +68,8 @@ def test_a_job_waits_for_executors_and_ends_at_once_when_asked_to(broker: Embedd
 
 def test_spark_submit_without_connectors_is_refused_with_the_option(cluster: StandaloneCluster, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("from pipeline.cli.main import main; raise SystemExit(main())\n")
-    command = [
-        str(spark_home() / "bin" / "spark-submit"),
-        "--master",
-        "local[1]",
-        "app.py",
-        "run",
-        "--tables",
-        "tables",
-    ]
+    submit = str(spark_home() / "bin" / "spark-submit")
+    command = [submit, "--master", "local[1]", "app.py", "run", "--tables", "tables"]
     done = subprocess.run(
         command,
         cwd=tmp_path,

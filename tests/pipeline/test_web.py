@@ -199,10 +199,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ListenRefused, match=f"cannot listen on 127.0.0.1:{port}: ") as busy:
             WebServer(hello, Listen("127.0.0.1", port))
-        with (
-            pytest.raises(ListenRefused) as refused,
-            metrics_endpoint(MetricsSettings(port=port), CollectorRegistry()),
-        ):
+        with pytest.raises(ListenRefused) as refused, metrics_endpoint(MetricsSettings(port=port), CollectorRegistry()):
             pass
     assert busy.value.exit_code == 4
     assert "--metrics-port" in refused.value.fix

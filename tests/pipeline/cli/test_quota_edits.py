@@ -39,7 +39,7 @@ def version(root: str) -> int:
 
 def use(root: str, user: str, client_id: str, sample_start_ms: int, **measures: int) -> None:
     """A row of `usage` whose other columns do not matter here, of one request."""
-    names = {"user": user, "client_id": client_id, "sample_start_ms": sample_start_ms}
+    names: dict[str, Any] = {"user": user, "client_id": client_id, "sample_start_ms": sample_start_ms}
     rows = usage(usage_row(sample_start_ms, **names, **measures), evaluated_at_ms=NEWEST_MS)
     write_deltalake(new_table(root, "usage"), rows, mode="append")
 

@@ -87,10 +87,7 @@ def test_an_unknown_tenant_is_not_found_and_those_there_are_are_named(root: str)
         (("--add-user", "a*b", "--add-config", "producer_byte_rate=1"), "user_patterns has 'a*b'"),
         (("--add-config", "ceiling=0.5,lend=true"), "ceiling"),
         (("--add-user", "b", "--add-config", "producer_byte_rate=1,ceiling=2"), "with lend"),
-        (
-            ("--add-user", "b", "--add-config", "member.request_percentage=1,producer_byte_rate=1"),
-            "has no effect wi",
-        ),
+        (("--add-user", "b", "--add-config", "member.request_percentage=1,producer_byte_rate=1"), "has no effect wi"),
         (("--add-config", "mode=exempt"), "unknown mode exempt; use enforce, shadow"),
         (("--add-config", "lend=maybe"), "lend is maybe, not true or false"),
         (("--add-config", "user_patterns=b"), "Unexpected config names: user_patterns; known are producer_byte_rate,"),

@@ -4,15 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.dashboard.state import (
-    collapsed,
-    gauges,
-    nearest_tenants,
-    standing,
-    tenant_row,
-    used_text,
-    verdict,
-)
+from pipeline.dashboard.state import collapsed, gauges, nearest_tenants, standing, tenant_row, used_text, verdict
 from quota.tenants import Tenant
 
 VERDICT_MS = 1_700_000_000_000

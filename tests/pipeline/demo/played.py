@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.command_line import carry_nothing
 from pipeline.demo.folder import DemoFolder, write_candidate, write_settings
 from pipeline.settings.model import EngineSettings, KafkaSettings
 from tests.fakes.clock import ManualClock
@@ -36,13 +35,10 @@ def throttle_one(job: HandJob) -> None:
 
 @contextmanager
 def played_demo(root: Path) -> Iterator[tuple[DemoFolder, HandJob]]:
-    """A demo's folder as it is while the demo runs, and its job. Commands forget it afterwards."""
+    """A demo's folder as it is while the demo runs, and its job."""
     folder = DemoFolder(root)
-    try:
-        with folder.claimed():
-            job = new_job(root)
-            write_settings(folder, job.settings)
-            write_candidate(folder)
-            yield folder, job
-    finally:
-        carry_nothing()
+    with folder.claimed():
+        job = new_job(root)
+        write_settings(folder, job.settings)
+        write_candidate(folder)
+        yield folder, job

@@ -12,15 +12,7 @@ import pytest
 
 from pipeline.brokers.running import sync_lock
 from pipeline.job import status
-from pipeline.job.status import (
-    FRESH_MS,
-    LATE_AFTER_MS,
-    Heartbeat,
-    job_lock,
-    last_beat_ms,
-    signs_of,
-    status_of,
-)
+from pipeline.job.status import FRESH_MS, LATE_AFTER_MS, Heartbeat, job_lock, last_beat_ms, signs_of, status_of
 from pipeline.settings.model import Settings, TablesSettings
 from tests.pipeline.cli.running import kquota, new_tables
 from tests.pipeline.demo.played import new_job, throttle_one

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UsageError
-from pipeline.settings.model import (
-    Settings,
-    SparkSettings,
-    load_settings,
-    origins,
-    unknown_variables,
-)
+from pipeline.settings.model import Settings, SparkSettings, load_settings, origins, unknown_variables
 from tests.pipeline.cli.running import kquota
 
 BAD = Path(__file__).with_name("bad")

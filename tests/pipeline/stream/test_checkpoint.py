@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import Refused
-from pipeline.stream.checkpoint import (
-    Checkpoint,
-    CheckpointFiles,
-    OffsetLog,
-    Span,
-    refuse_gaps,
-    starting_offsets,
-)
+from pipeline.stream.checkpoint import Checkpoint, CheckpointFiles, OffsetLog, Span, refuse_gaps, starting_offsets
 from pipeline.stream.query import most_messages
 from tests.log_messages import messages_of
 

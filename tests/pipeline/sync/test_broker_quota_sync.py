@@ -230,8 +230,7 @@ def seconds_of_changes(setting: Setting, sync: BrokerQuotaSync, seconds: int, **
 
 
 @pytest.mark.parametrize(
-    ("ahead_ms", "restarted", "time_epoch"),
-    [(HOUR_MS, False, 0), (HOUR_MS, True, 0), (HOUR_MS, False, 1)],
+    ("ahead_ms", "restarted", "time_epoch"), [(HOUR_MS, False, 0), (HOUR_MS, True, 0), (HOUR_MS, False, 1)]
 )
 def test_levels_follow_the_use_though_the_host_was_ahead_and_in_a_new_time_epoch(
     tmp_path: Path, ahead_ms: int, restarted: bool, time_epoch: int

@@ -8,13 +8,7 @@ import pytest
 from pipeline.brokers.native import NativeQuota, imported
 from pipeline.documents import json_text, yaml_text
 from pipeline.tables.quotas.edit import validated
-from pipeline.tables.quotas.files import (
-    Declared,
-    QuotaFileRefused,
-    applied,
-    from_text,
-    to_documents,
-)
+from pipeline.tables.quotas.files import Declared, QuotaFileRefused, applied, from_text, to_documents
 from pipeline.tables.quotas.tenants import TENANT_ROWS, new_tenant
 from quota.units import Mistake
 from tests.pipeline.brokers.quota_broker import client, ip, pair, user
@@ -40,15 +34,11 @@ def mistakes_of(text: str) -> tuple[Mistake, ...]:
     return refused.value.mistakes
 
 
-def test_rows_of_the_table_are_read_as_a_list_and_under_quotas_and_rpks_form_has_units_too() -> None:
+def test_rows_are_read_as_a_list_or_under_quotas_and_rpks_form_has_units_too() -> None:
     assert from_text(ROWS) == Declared(DECLARED, None)
     assert from_text("quotas:" + ROWS) == Declared(DECLARED, None)
-    (quota,) = (
-        from_text(
-            "quotas: [{entity: [{name: a, type: user}], values: [{key: producer_byte_rate, values: 512KiB}]}]"
-        ).quotas
-        or ()
-    )
+    rpks = "quotas: [{entity: [{name: a, type: user}], values: [{key: producer_byte_rate, values: 512KiB}]}]"
+    (quota,) = from_text(rpks).quotas or ()
     assert quota[PRODUCE] == 524288.0
 
 
@@ -118,17 +108,11 @@ def test_what_a_file_does_not_declare_is_as_it_was() -> None:
             "--- {kind: Tenant, name: a}",
             ["name is not part of a tenant, which has tenant, user_", "tenant: 'tenant' is nu"],
         ),
-        (
-            "--- {kind: Tenant, tenant: a, user_patterns: a-*}",
-            ["user_patterns: 'user_patterns' is \"a-*\", not a"],
-        ),
+        ("--- {kind: Tenant, tenant: a, user_patterns: a-*}", ["user_patterns: 'user_patterns' is \"a-*\", not a"]),
         ("--- {kind: Tenant, tenant: a, mode: exempt}", ["mode: 'mode' is \"exempt\", not one of enforce, shadow"]),
         ("--- {kind: Tenant, tenant: a, lend: 1}", ["lend: lend is 1, not true or false"]),
         ("--- {kind: Tenant, tenant: a, ceiling: much}", ["ceiling: ceiling is much, not a number"]),
-        (
-            "--- {kind: Tenant, tenant: a, member.producer_byte_rate: 1KB}",
-            ["member_producer_byte_rate: 1KB has an un"],
-        ),
+        ("--- {kind: Tenant, tenant: a, member.producer_byte_rate: 1KB}", ["member_producer_byte_rate: 1KB has an un"]),
         ("tenants: [1]", ["tenants[0]: 1 is not a tenant"]),
         ("tenants: 1", ["the file is not a list of tenants, nor a mapping with the list 'tenants'"]),
         ("--- {tenants: [], size: 1}", ["size: 'size' is not part of a quota file"]),
