@@ -5,6 +5,7 @@ clock readings and their quota versions; no snapshot is ever read into it.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -94,6 +95,7 @@ class Books:
         self.gap: tuple[int, int] | None = None
         self.processed_at_ms = 0
         self.query_id: str | None = None
+        self.client_ids: dict[str, set[str]] = defaultdict(set)
         self._quotas = evidence.quotas
         self._forgiven: dict[tuple[str, str], int] | None = None
         self._remembered: dict[Version, tuple[Any, ...]] = {}

@@ -22,6 +22,8 @@ _DIGEST_BYTES = 8
 _LETTERS_PER_MESSAGE = 100  # the default, which all jobs under test run with
 _MAX_EVENT_AGE_MS = 86_400_000  # the default, too
 _MORE = re.compile(r"; (\d+) more refused elements, up to element \d+$")
+_MOST_NEW_NAMES = 1_000
+_OTHER = "<other>"
 _NOT_STORED = ("event_count", "clamped_count")
 _NAMES = ("sample_start_ms", "broker_id", "user", "client_id")
 
@@ -32,6 +34,7 @@ def check_batch(
     """Recompute one batch and compare it with its rows; its decisions. The books have recorded it afterwards."""
     limit_ms = batch.processed_at_ms + rules.clock_tolerance_ms
     reading = _limited(reading_of(batch.messages, books.sample_window_ms), limit_ms, books.sample_window_ms)
+    reading, folded_count = _folded(reading, rows["usage"], books, verdict)
     own_ms = reading.newest_event_ms
     appended_ms = max((message.appended_at_ms for message in batch.messages), default=0)
     least_ms = books.evaluated_at_ms + (books.query_id not in {None, batch.key[0]})  # a new query begins later
@@ -55,6 +58,7 @@ def check_batch(
         "ignored_count": reading.ignored_count,
         "dead_count": len(reading.dead),
         "late_count": sum(late),
+        "folded_count": folded_count,
     }
     verdict.same_values("batches", batch.key, facts, batch.row)
     verdict.compared["clamped_events"] += reading.clamped_count
@@ -110,13 +114,41 @@ def _limited(reading: Expected, limit_ms: int, sample_window_ms: int) -> Expecte
         if row["last_event_ms"] > limit_ms:
             clamped = row["event_count"] if start_ms > limit_start_ms else max(clamped, 1)
         counted = {**row, "clamped_count": clamped, "last_event_ms": min(row["last_event_ms"], limit_ms)}
-        total = usage.setdefault((min(start_ms, limit_start_ms), *names), dict.fromkeys(counted))
-        for name, amount in counted.items():
-            if name == "last_event_ms":
-                total[name] = max(total[name] or 0, amount)
-            elif amount is not None:
-                total[name] = (total[name] or 0) + amount
+        _add(usage, (min(start_ms, limit_start_ms), *names), counted)
     return replace(reading, usage=usage, clamped_count=sum(row["clamped_count"] for row in usage.values()))
+
+
+def _add(usage: dict[tuple[Any, ...], Row], key: tuple[Any, ...], row: Row) -> None:
+    total = usage.setdefault(key, dict.fromkeys(row))
+    for name, amount in row.items():
+        if name == "last_event_ms":
+            total[name] = max(total[name] or 0, amount)
+        elif amount is not None:
+            total[name] = (total[name] or 0) + amount
+
+
+def _folded(reading: Expected, rows: list[Row], books: Books, verdict: Verdict) -> tuple[Expected, int]:
+    """Client-ids beyond the limit of new ones count as one of their user; and how many events these had.
+
+    A driver that starts knows no names, so which ones these are is seen by the rows. The user must have had so many.
+    """
+    stored = {tuple(row[name] for name in _NAMES) for row in rows}
+    usage: dict[tuple[Any, ...], Row] = {}
+    folded_count = 0
+    for *_, user, client_id in reading.usage:
+        books.client_ids[user].add(client_id)
+    for key, row in reading.usage.items():
+        *place, user, _ = key
+        others = (*place, user, _OTHER)
+        if key in stored or others not in stored:
+            _add(usage, key, row)
+            continue
+        _add(usage, others, row)
+        folded_count += row["event_count"]
+        count = len(books.client_ids[user])
+        verdict.deny("usage", count <= _MOST_NEW_NAMES, f"{key} is folded; its user has {count} names")
+    verdict.compared["folded_events"] += folded_count
+    return replace(reading, usage=usage), folded_count
 
 
 def _check_usage(reading: Expected, rows: list[Row], batch: Batch, pinned: Row, verdict: Verdict) -> None:

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from pipeline.errors import PipelineError, Refused
 from pipeline.failpoints import FAILPOINTS, FailpointReached
+from pipeline.stream import usage_columns
 from pipeline.tables.layout import create_missing
 from pipeline.tables.quotas.edit import QuotaChange
 from pipeline.tables.quotas.tenants import TenantChange
@@ -445,6 +446,21 @@ def test_on_a_new_throttle_topic_the_running_throttles_are_published_again(tmp_p
     numbers = [record.publish_seq for record in job.broker.records]
     assert numbers == list(range(len(numbers)))
     assert job.broker.records[-1].action == "release"
+
+
+@pytest.mark.parametrize("limit", [1_000, 999])
+def test_usage_of_names_beyond_the_limit_is_that_of_one_client_and_never_sooner(
+    limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_columns, "MOST_NEW_NAMES", limit)
+    job = started(tmp_path)
+    for names in (range(600), range(400, 1_000), range(1_000, 1_003)):
+        job.send(*(event(job, 1, "many").replace(b'"c"', b'"pod-%d"' % name) for name in names))
+        job.step()
+        job.clock.advance(100)
+    verdict = job.verdict()
+    assert verdict.compared["folded_events"] == 1_003 - limit
+    assert ["is folded; its user has 1000 names" in line for line in verdict.told()] == [True] * (limit < 1_000)
 
 
 def test_a_start_is_found_in_the_log_also_where_it_took_up_no_throttle() -> None:
