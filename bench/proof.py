@@ -88,7 +88,7 @@ CLAIMS: Final = (
         is_in_readme=True,
     ),
     Claim(
-        "A record can be read half a second after the event, at 20 000 events a second",
+        "A record can be read within half a second of the event, at 20 000 events a second",
         "bench/probe.md",
         found(r"on: p50 (\d+) ms.*?p99 (\d+) ms", "p50 {0} ms, p99 {1} ms"),
         "p50 above 250 or p99 above 500 ms, quiet machine",

@@ -347,7 +347,7 @@ def rank_in(groups: Ids, *keys: Floats | Ids) -> Ids:
 # First decisions (docs/design.md, "The rate") depend on the sample windows alone, never on a token bucket. So a replay
 # may begin at any instant: after it has read the usage of the (N + 1) · w before, its windows are what they were.
 
-_ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id")
+_ORDER: Final = ("time_epoch", "evaluated_at_ms", "batch_id", "query_id")
 
 FACTS: Final = ("query_id", "batch_id", "time_epoch", "evaluated_at_ms", "quota_version", "tenants_version")
 """The fields of an `Evaluation`, as columns."""
@@ -375,7 +375,7 @@ class Evaluation:
         return self.quota_version, self.tenants_version
 
     def under(self, quota_version: int, tenants_version: int) -> "Evaluation":
-        """The same under other quotas and tenants."""
+        """These facts under other quotas and tenants."""
         return replace(self, quota_version=quota_version, tenants_version=tenants_version)
 
     @property

@@ -252,8 +252,7 @@ class BrokerQuotaRow(c.Row):
     date: c.Day = c.field("UTC day of `at_ms`; the partition.")
 
 
-# Decisions: a client that violates a quota, and the throttle time that follows, as a row of `decisions`; and its id.
-#
+# Decisions: a client that violates a quota, and the throttle time that follows, as a row of `decisions`.
 
 
 class DecisionRow(c.PipelineRow):

@@ -101,7 +101,7 @@ def run_java(source: str, arguments: Sequence[str], options: Sequence[str] = ())
 
 
 _PURGE_THRESHOLD: Final = 1_000
-"""Of the 0.8.2 design."""
+"""The 0.8.2 design looks through its watch lists after that many requests."""
 _PURGE_SLACK: Final = 1 << 16
 """Watch lists in batches are purged when they have that many entries more than twice what was kept last."""
 REQUESTS_A_TURN: Final = 100

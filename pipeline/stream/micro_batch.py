@@ -88,7 +88,7 @@ class MicroBatch:
         self._sample_window_ms, self._late_after_ms = settings.engine.sample_window_ms, settings.engine.late_after_ms
         self._stream, self._usage_topic = settings.stream, settings.kafka.usage_topic
         self._engine_settings = json.dumps(settings.engine.model_dump(mode="json"), separators=(",", ":"))
-        self._stored, self._before = recovered.outcome, recovered.newest
+        self._stored, self._before, self._with_row = recovered.outcome, recovered.newest, recovered.with_row
         self._topics = topics
         self._report = report
         self._clock_warning = ClockWarning()
@@ -109,6 +109,9 @@ class MicroBatch:
             published = self._publish(stored.decided, stored.facts, is_stored=True)
             moments = (began, began, began, began)
             self._done(stored.facts, stored.decided, published, moments, stored.facts.good_count, {}, {})
+            return
+        if self._with_row == {query_id: batch_id}:  # a power loss has taken Spark's commit of it
+            log.info("batch_id=%d was completed before this start", batch_id)
             return
         self._tables.sensor_state.write_if_due(self._decider, began)
         # 1 pin the quota version

@@ -14,7 +14,7 @@ stored yet, is decided with the settings it was recorded with.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -138,12 +138,14 @@ class Recovered:
             completed: a snapshot was stored after it, or log clean-up has removed its facts.
         batches: How many batches were decided again; `rows` how many rows of usage they have.
         newest: The facts of the newest batch, with or without usage; None for new tables.
+        with_row: The newest batch in `batches`, by its query. If it has no outcome here, nothing of it is left to do.
     """
 
     outcome: Outcome | None
     batches: int
     rows: int
     newest: BatchFacts | None
+    with_row: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def end_offsets(self) -> str:
@@ -164,8 +166,8 @@ class Recovered:
 def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clock, settings: Settings) -> Recovered:
     """Bring the engine to the state in which the last stored batch left it."""
     engine = settings.engine
-    facts = _newest_facts(tables.usage)
-    newest = _later(facts, _newest_of_rows(tables.batches))
+    facts, of_rows = _newest_facts(tables.usage), _newest_of_rows(tables.batches)
+    newest = _later(facts, of_rows)
     if newest is None:
         return Recovered(None, 0, 0, None)
     at = _moment_of(newest, clock.now())
@@ -179,7 +181,7 @@ def rebuild(tables: JobTables, quotas: QuotaSource, decider: Decider, clock: Clo
         outcome = _decide_again(usage, quotas, as_recorded, at, facts)
     decider.resume(newest.evaluation, at, quotas.at(*newest.evaluation.versions))
     rows = sum(batch.usage.num_rows for batch in stored.batches)
-    return Recovered(outcome, len(stored.batches), rows, newest)
+    return Recovered(outcome, len(stored.batches), rows, newest, {} if of_rows is None else of_rows.versions)
 
 
 def _decide_again(

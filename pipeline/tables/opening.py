@@ -1,6 +1,7 @@
 """Opens a Delta table, and says why one cannot be opened.
 
-A table that is missing, one that cannot be read and one that a power loss has damaged are different errors.
+A table that is missing, one that cannot be read and one that a power loss has damaged are different errors. The files
+of a table's log, and waiting until the disk has one, are here, too.
 """
 
 import errno

@@ -250,16 +250,12 @@ def newest_rows(table: TableReader) -> pa.Table:
 
 
 def newest_batch(batches: TableReader) -> Row | None:
-    """The newest row of `batches` by column; None if the table has no rows.
-
-    Of several batches that were evaluated at the same instant it is the one that was processed last.
-    """
-    rows = rows_of(newest_rows(batches))
-    return max(rows, key=lambda row: (row["processed_at_ms"], row["batch_id"]), default=None)
+    """The newest row of `batches` by column, in the order of `quota.decisions.Evaluation`; None without rows."""
+    return max(rows_of(newest_rows(batches)), key=lambda row: int(row["batch_id"]), default=None)
 
 
 def newest_batch_under(root: str) -> Row | None:
-    """The same, for a command that looks at the tables under a root."""
+    """The newest row of `batches` of the tables under a root, for a command."""
     return newest_batch(StoredTable(table_uri(root, "batches"), BatchRow))
 
 

@@ -40,6 +40,15 @@ def test_the_lock_of_the_image_is_part_of_the_lock_of_the_checkout() -> None:
     assert all(image.values())
 
 
+def test_the_builder_gets_all_that_the_image_is_made_of() -> None:
+    sent = [
+        line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line[:1] == "!"
+    ]
+    named = set(re.findall(r"\bdeploy/[\w./-]+", (IMAGE / "make.sh").read_text("utf-8")))
+    assert "deploy/image/entrypoint.sh" in named
+    assert [one for one in sorted(named) if not any(one == path or one.startswith(f"{path}/") for path in sent)] == []
+
+
 @pytest.fixture
 def image_with_java(tmp_path: Path) -> Path:
     """The folder that the image holds, made of this checkout's environment."""

@@ -42,7 +42,7 @@ def main() -> int:
     stepped = "All wall clocks were set twice a round: while the job ran, and while it was down."
     sums = ", ".join(f"{sum(outcome.verdict.count(kind) for outcome in outcomes)} {kind}" for kind in KINDS[:3])
     head = f"{machine_line()}. {stepped if COMPILER else 'Without a C compiler no clock was set.'}"
-    head += f" {len(outcomes)} {'errors' if given.in_process else 'kills'}: {sums}."
+    head += f" {len(outcomes)} kills: {sums}."
     table = _table(outcomes)
     print(f"\n{head}\n\n{table}")  # noqa: T201
     if given.report:

@@ -132,10 +132,18 @@ class Books:
             )
         ]
 
-    def begin_epoch(self, now_ms: int) -> None:
-        """The clocks were set back: event time goes on at an earlier instant."""
-        self.time_epoch += 1
-        self.model.begin_epoch(self.evaluated_at_ms, now_ms)
+    def instant_of(self, batch: Batch, own_ms: int | None, appended_ms: int) -> int:
+        """When a batch is evaluated, by its newest event and its newest message: not before the one before it.
+
+        The first one of a new query is at a later instant; it begins a time epoch if all clocks were set back.
+        """
+        least_ms = self.evaluated_at_ms + (self.query_id not in {None, batch.key[0]})
+        self.query_id = batch.key[0]
+        if own_ms is not None and max(own_ms, appended_ms, batch.processed_at_ms) < self.evaluated_at_ms - self.ring_ms:
+            self.time_epoch += 1
+            self.model.begin_epoch(self.evaluated_at_ms, own_ms)
+            return own_ms
+        return max(own_ms or 0, least_ms)
 
     def record(self, usage: list[Row], evaluated_at_ms: int, version: Version) -> list[Row]:
         """Enter a batch's usage; what the quotas of a version decide about it."""

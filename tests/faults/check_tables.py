@@ -37,13 +37,8 @@ def check_batch(
     reading, folded_count = _folded(reading, rows["usage"], books, verdict)
     own_ms = reading.newest_event_ms
     appended_ms = max((message.appended_at_ms for message in batch.messages), default=0)
-    least_ms = books.evaluated_at_ms + (books.query_id not in {None, batch.key[0]})  # a new query begins later
-    books.query_id = batch.key[0]
-    if own_ms is not None and max(own_ms, appended_ms, batch.processed_at_ms) < books.evaluated_at_ms - books.ring_ms:
-        books.begin_epoch(own_ms)
-        least_ms = own_ms
-        verdict.compared["epochs"] += 1
-    now_ms = max(own_ms or 0, least_ms)
+    epoch, now_ms = books.time_epoch, books.instant_of(batch, own_ms, appended_ms)
+    verdict.compared["epochs"] += books.time_epoch - epoch
     late = [row["event_count"] for row in reading.usage.values() if row["last_event_ms"] <= now_ms - books.ring_ms]
     old_ms = batch.processed_at_ms - rules.max_decision_age_ms
     events = {key: row["last_event_ms"] for key, row in reading.usage.items()}
@@ -100,7 +95,7 @@ def reading_of(messages: Sequence[Message], sample_window_ms: int) -> Expected:
 
 
 def _limited(reading: Expected, limit_ms: int, sample_window_ms: int) -> Expected:
-    """The same events, those after the limit as of the limit.
+    """These events, those after the limit as of the limit.
 
     Of a sample window that begins after the limit all events count as clamped, of one that holds the limit at least
     one: only its newest event is known.
@@ -130,16 +125,19 @@ def _add(usage: dict[tuple[Any, ...], Row], key: tuple[Any, ...], row: Row) -> N
 def _folded(reading: Expected, rows: list[Row], books: Books, verdict: Verdict) -> tuple[Expected, int]:
     """Client-ids beyond the limit of new ones count as one of their user; and how many events these had.
 
-    A driver that starts knows no names, so which ones these are is seen by the rows. The user must have had so many.
+    A driver that starts knows no names, so which ones these are is seen by the rows. The user must have had so many
+    names before; that a driver folds as soon as it must is not judged.
     """
     stored = {tuple(row[name] for name in _NAMES) for row in rows}
+    beginnings = {name.removesuffix(_OTHER) for *_, name in stored if name.endswith(_OTHER)}  # of a tenant's pattern
     usage: dict[tuple[Any, ...], Row] = {}
     folded_count = 0
     for *_, user, client_id in reading.usage:
         books.client_ids[user].add(client_id)
     for key, row in reading.usage.items():
-        *place, user, _ = key
-        others = (*place, user, _OTHER)
+        *place, user, client_id = key
+        found = (begin for begin in sorted(beginnings, key=len, reverse=True) if client_id.startswith(begin))
+        others = (*place, user, next(found, "") + _OTHER)
         if key in stored or others not in stored:
             _add(usage, key, row)
             continue

@@ -3,6 +3,7 @@
 Defects of the job that it must find stand in tests/mutations/whole_job.txt.
 """
 
+import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.faults.__main__ import main
 from tests.faults.evidence import Evidence
 from tests.faults.hand_job import AT_LEAST, HandJob, Load, live
+from tests.faults.rounds import Outcome
 from tests.faults.verdict import Verdict
 from tests.faults.verifier import verify
 
@@ -88,6 +91,19 @@ def test_what_was_tampered_with_is_found(told: str, job: HandJob, found: Evidenc
     TAMPERED[told](found)
     lines = judged(job, found).told()
     assert [line for line in lines if line.startswith(told)], lines
+
+
+@pytest.mark.parametrize(("tamper", "ends_with"), [(None, 0), ("topic: lost", 1)])
+def test_the_command_ends_with_1_if_a_round_differs_and_prints_the_sums(
+    tamper: str | None, ends_with: int, job: HandJob, found: Evidence, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    if tamper:
+        TAMPERED[tamper](found)
+    verdict = judged(job, found)
+    monkeypatch.setattr(sys, "argv", ["faults", "--points", "usage.appended"])
+    monkeypatch.setattr("tests.faults.__main__.play_apart", lambda point, *_: Outcome(point, 1.5, verdict))
+    assert main() == ends_with
+    assert f"1 kills: {ends_with} lost, 0 duplicated, 0 different." in capsys.readouterr().out
 
 
 def test_a_verdict_that_has_compared_too_little_is_a_failure(job: HandJob, found: Evidence) -> None:

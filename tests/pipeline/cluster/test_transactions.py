@@ -168,6 +168,11 @@ class Setting:
 
         writer.commit(send, Mark(number + 1))
 
+    def commit_without_waiting(self, writer: MarkedTransactions, number: int) -> None:
+        """A transaction of one record that is sent by the commit alone."""
+        text = str(number).encode()
+        writer.commit(lambda producer: [producer.send(self._topic, text, key=text)], Mark(number + 1))
+
     @contextmanager
     def away_for_a_moment(self) -> Iterator[None]:
         """The broker is away when the block begins, and comes back meanwhile."""
@@ -233,6 +238,17 @@ def test_a_transaction_goes_on_after_its_coordinator_refused_the_connection(sett
         setting.commit(writer, 1)
     assert setting.numbers() == [0, 1]
     writer.close()
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("setting", [pytest.param((END_TXN, "", ""), id="lingers")], indirect=True)
+def test_no_message_lingers_after_the_last_one_is_sent(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.cluster.transactions._LINGER_MS", 100 * TIMEOUT_MS)
+    writer = setting.writer()
+    writer.open()
+    setting.commit_without_waiting(writer, 0)
+    writer.close()
+    assert setting.numbers() == [0]
 
 
 @pytest.mark.broker
