@@ -160,7 +160,7 @@ class MarkedTransactions:
             transaction_timeout_ms=self._timeout_ms,
             max_block_ms=self._timeout_ms,
             request_timeout_ms=self._request_timeout_ms,
-            delivery_timeout_ms=self._timeout_ms,
+            delivery_timeout_ms=self._timeout_ms + _LINGER_MS,
             linger_ms=_LINGER_MS,
             batch_size=262_144,
             **self._options,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread, Timer
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -168,10 +169,19 @@ class Setting:
 
         writer.commit(send, Mark(number + 1))
 
-    def commit_without_waiting(self, writer: MarkedTransactions, number: int) -> None:
-        """A transaction of one record that is sent by the commit alone."""
-        text = str(number).encode()
-        writer.commit(lambda producer: [producer.send(self._topic, text, key=text)], Mark(number + 1))
+    def commit_at_once(self, writer: MarkedTransactions, number: int) -> None:
+        """A transaction of one record, for which nothing has to be waited once all are sent."""
+
+        def send(producer: Any) -> list[Any]:
+            sent = producer.send(self._topic, str(number).encode(), key=str(number).encode())
+
+            def get(timeout: float) -> Any:
+                assert sent.is_done
+                return sent.get(timeout)
+
+            return [SimpleNamespace(get=get)]
+
+        writer.commit(send, Mark(number + 1))
 
     @contextmanager
     def away_for_a_moment(self) -> Iterator[None]:
@@ -243,10 +253,10 @@ def test_a_transaction_goes_on_after_its_coordinator_refused_the_connection(sett
 @pytest.mark.broker
 @pytest.mark.parametrize("setting", [pytest.param((END_TXN, "", ""), id="lingers")], indirect=True)
 def test_no_message_lingers_after_the_last_one_is_sent(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.cluster.transactions._LINGER_MS", 100 * TIMEOUT_MS)
+    monkeypatch.setattr("pipeline.cluster.transactions._LINGER_MS", TIMEOUT_MS // 2)
     writer = setting.writer()
     writer.open()
-    setting.commit_without_waiting(writer, 0)
+    setting.commit_at_once(writer, 0)
     writer.close()
     assert setting.numbers() == [0]
 
