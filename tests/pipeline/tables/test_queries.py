@@ -88,14 +88,14 @@ def append(
     writer.append(conform(pa.Table.from_pylist([row]), BatchRow, cluster="c", query_id="q"), {"q": batch_id}, {})
 
 
-def test_the_newest_batch_is_the_last_processed_of_the_newest_instant(batches: DeltaRsWriter, tmp_path: Path) -> None:
+def test_the_newest_batch_is_the_last_one_of_the_newest_instant(batches: DeltaRsWriter, tmp_path: Path) -> None:
     append(batches, 0, BATCH_MS, BATCH_MS + 5)
     append(batches, 1, BATCH_MS + DAY_MS, BATCH_MS + DAY_MS + 500)
     append(batches, 2, BATCH_MS + DAY_MS, BATCH_MS + DAY_MS + 5)
     append(batches, 3, BATCH_MS - DAY_MS, BATCH_MS + 9 * DAY_MS)
     newest = newest_batch(batches)
     assert newest is not None
-    assert newest["batch_id"] == 1
+    assert newest["batch_id"] == 2
     assert newest == newest_batch_under(str(tmp_path))
     assert sorted(newest_rows(batches)["batch_id"].to_pylist()) == [1, 2]
 
