@@ -238,8 +238,7 @@ class ThrottlePurgatory:
         time were taken up by `take_over`.
         """
         with self._lock:
-            now = self._clock.now()
-            self._publisher.catch_up(now)
+            now = self._caught_up()
             valid = self._still_valid(violations, evaluation)
             running = self._ledger.running(valid.keys)
             news, slices_ms = violations_to_publish(valid, running, now.steady_ms, self._slicing)
@@ -262,8 +261,7 @@ class ThrottlePurgatory:
         if not self.pop_due() and not self._publisher.is_behind:
             return 0
         with self._lock:
-            now = self._clock.now()
-            self._publisher.catch_up(now)
+            now = self._caught_up()
             clients, popped_ms = self._ledger.take_due()
             due = self._ledger.throttles(clients)
             at_ms = due.due_ms if is_on_time else np.full(len(due), now.steady_ms)
@@ -292,9 +290,13 @@ class ThrottlePurgatory:
         with self._lock:
             self._publisher.close()
 
+    def _caught_up(self) -> Moment:
+        """Publish what is behind, which may wait for a broker; the time after that."""
+        self._publisher.catch_up(self._clock.now())
+        return self._clock.now()
+
     def _check_after_edit(self) -> int:
-        now = self._clock.now()
-        self._publisher.catch_up(now)
+        now = self._caught_up()
         held = self._ledger.held()
         if not len(held):
             return 0

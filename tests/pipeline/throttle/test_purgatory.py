@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pipeline.throttle.ledger import Running
-from pipeline.throttle.publisher import Marker
+from pipeline.throttle.publisher import Marker, Publisher
 from pipeline.throttle.purgatory import RenewLead, check, check_after_edit, violations_to_publish
 from quota.resolution import MOST_EXCEPTED
 from quota.snapshot import QuotaSnapshot
@@ -400,3 +400,14 @@ def test_a_renewal_is_as_long_as_its_cap_allows(quota_type: str, lead_ms: int, o
 def test_an_edit_releases_shortens_or_prolongs(after: dict[str, Any], step: Step, slice_ms: int) -> None:
     result = check_after_edit(due(), claims(Reason(**after)), np.array([5_000]), SLICING, np.array([False]))
     assert (result.steps.tolist(), result.slices_ms.tolist()) == ([step], [slice_ms])
+
+
+def test_a_throttle_begins_once_what_was_behind_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = HandLoop(quota("alice", 1_000.0))
+    waited_ms = 3_000
+    monkeypatch.setattr(Publisher, "catch_up", lambda *_: loop.clock.advance(waited_ms))
+    began_ms = loop.clock.steady_ms
+    loop.batch(alice=20_000)
+    [held] = loop.purgatory.held().to_pylist()
+    [record] = loop.told()
+    assert held["end_ms"] == began_ms + waited_ms + record[2]
