@@ -6,6 +6,7 @@ A figure means nothing without the machine.
 import argparse
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -48,7 +49,10 @@ def arguments(about: str | None, **defaults: Any) -> argparse.Namespace:
 
 
 def _cpu_model() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(models, platform.machine())
 
@@ -58,9 +62,13 @@ def _memory_gib() -> int:
 
 
 def _java() -> str:
-    with suppress(JavaNotFound):
-        return f"Java {find_java().version}"
-    return "no Java"
+    try:
+        java = find_java().executable
+    except JavaNotFound:
+        return "no Java"
+    answer = subprocess.run([str(java), "-version"], check=False, capture_output=True, text=True, timeout=30)
+    version = answer.stderr.split('"')
+    return f"Java {version[1]}" if len(version) > 1 else "Java"
 
 
 _CPUCLOCK_SCHED: Final = 2  # of Linux: user and system time by the scheduler, of all threads

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from deploy.site.hook import ROOT, commands_page, with_tables
+from deploy.site.commands import commands_page
+from deploy.site.hook import ROOT, with_tables
 from pipeline.cli.main import _COMMANDS, Commands, Group
 from pipeline.settings.model import Settings, load_settings, origins, variable_of
 from tests.pages.blocks import blocks_of

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +36,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     made = {"index.md": (ROOT / "README.md").read_text("utf-8")}
     made |= {"bench/runs.md": runs_page(), "reference/schemas.md": schemas_page(), "llms.txt": llms_text()}
-    made["reference/commands.md"] = _printed("python", "-m", "deploy.site.hook")
+    made["reference/commands.md"] = _printed("python", "-m", "deploy.site.commands")
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -238,47 +237,3 @@ TABLES: Final = {
     "metrics": metrics_tables,
 }
 """By the name that stands in a page: `<!-- NAME -->`."""
-
-
-# The page of the command line, which this file prints where kquota is installed.
-
-
-def commands_page() -> str:
-    """The page of the command line: every command with its help, arguments and flags, as the program has them."""
-    from typer import Context  # noqa: PLC0415 - not in MkDocs's own environment
-    from typer.main import get_command  # noqa: PLC0415
-
-    from pipeline.cli.main import app  # noqa: PLC0415
-
-    lines = ["# Commands", "", "Made of the program itself; `kquota COMMAND --help` prints the same.", ""]
-    for path, command in _commands(get_command(app), "kquota"):
-        lines += [f"## `{path}`", "", _in_cell(command.help or ""), ""]
-        shown = (option.get_help_record(Context(command)) for option in command.params)
-        rows = [_row(*record) for record in shown if record]
-        lines += ["| option | meaning |", "| --- | --- |", *rows, ""] if rows else []
-    return "\n".join(lines)
-
-
-def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Each command that runs something, and the words that call it."""
-    if not hasattr(command, "commands"):
-        yield path, command
-        return
-    for name, below in command.commands.items():
-        if not below.hidden:
-            yield from _commands(below, f"{path} {name}")
-
-
-def _row(name: str, meaning: str) -> str:
-    """A row of the table: an option with its type, and its help with default and range, or that it is required."""
-    cell = name.replace("|", "\\|")
-    return f"| `{cell}` | {_in_cell(' '.join(meaning.split()))} |"
-
-
-def _in_cell(text: str) -> str:
-    """Text of the program as Markdown: signs that would be read as tags or as a cell's end."""
-    return text.replace("<", "&lt;").replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(commands_page())

@@ -170,7 +170,7 @@ class Damage(NamedTuple):
 
 
 class LogFiles:
-    """The files in the log of a table on a local disk; none if there is no such folder."""
+    """The log files of a table on a local disk; there are none if the folder does not exist."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri

@@ -129,15 +129,16 @@ def _folded(reading: Expected, rows: list[Row], books: Books, verdict: Verdict) 
     names before; that a driver folds as soon as it must is not judged.
     """
     stored = {tuple(row[name] for name in _NAMES) for row in rows}
-    beginnings = {name.removesuffix(_OTHER) for *_, name in stored if name.endswith(_OTHER)}  # of a tenant's pattern
+    # Where a tenant has client-ids by the beginning of their names, its beginning stays.
+    found = {name.removesuffix(_OTHER) for *_, name in stored if name.endswith(_OTHER)}
+    beginnings = sorted(found, key=len, reverse=True)
     usage: dict[tuple[Any, ...], Row] = {}
     folded_count = 0
     for *_, user, client_id in reading.usage:
         books.client_ids[user].add(client_id)
     for key, row in reading.usage.items():
         *place, user, client_id = key
-        found = (begin for begin in sorted(beginnings, key=len, reverse=True) if client_id.startswith(begin))
-        others = (*place, user, next(found, "") + _OTHER)
+        others = (*place, user, next(filter(client_id.startswith, beginnings), "") + _OTHER)
         if key in stored or others not in stored:
             _add(usage, key, row)
             continue
