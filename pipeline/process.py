@@ -1,4 +1,4 @@
-"""The process of a program: locks, background threads, child processes, free ports, and its end.
+"""The process of a program: locks, stop signals, background threads, child processes, free ports, and its end.
 
 The end: Arrow's threads may still free memory that belongs to Python when the program is done. If the interpreter takes
 itself down meanwhile, it ends such a thread in the middle of C++ code. C++ then aborts the process: "terminate called
@@ -18,7 +18,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event, Thread
+from types import FrameType
 from typing import IO, TYPE_CHECKING, Final, NoReturn, Protocol, Self
 from weakref import WeakKeyDictionary
 
@@ -130,6 +132,54 @@ def _written_by_holder(path: Path) -> str:
         return path.with_suffix(".pid").read_text().strip() or "unknown"
     except FileNotFoundError:
         return "unknown"
+
+
+# SIGTERM and Ctrl-C.
+
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def call_on_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Call `stop` once, after the first SIGINT or SIGTERM; the second one has its former effect (Ctrl-C: ends at once).
+
+    It is called on a thread of its own. A signal handler runs on the main thread, between any two of its instructions:
+    there it would wait without end for a lock that the main thread holds, such as that of an `Event`.
+    """
+    former = {kind: signal.getsignal(kind) for kind in _STOP_SIGNALS}
+    ends: SimpleQueue[bool] = SimpleQueue()  # of which `put` may interrupt itself
+
+    def restore() -> None:
+        for kind, handler in former.items():
+            signal.signal(kind, handler)
+
+    def first(_kind: int, _frame: FrameType | None) -> None:
+        restore()
+        ends.put(True)
+
+    def call_stop() -> None:
+        if ends.get():
+            stop()
+
+    Thread(target=call_stop, name="signals", daemon=True).start()
+    for kind in _STOP_SIGNALS:
+        signal.signal(kind, first)
+    try:
+        yield
+    finally:
+        restore()
+        ends.put(False)
+
+
+@contextmanager
+def wait_until_stopped() -> Iterator[Callable[[float], bool]]:
+    """Give a function that waits some seconds, less when the command is to stop; True from then on.
+
+    It ends at the first SIGINT or SIGTERM; see `call_on_signals`.
+    """
+    stopping = Event()
+    with call_on_signals(stopping.set):
+        yield stopping.wait
 
 
 # A thread that takes steps until it is stopped, and reports when a step fails.

@@ -14,7 +14,6 @@ from pipeline.cli.options import (
     JobSource,
     MetricsPort,
     Output,
-    wait_until_stopped,
 )
 from pipeline.cli.output import Layout, print_rows, remark, say
 from pipeline.cli.quotas import print_changes
@@ -22,6 +21,7 @@ from pipeline.clock import SystemClock
 from pipeline.errors import Unreachable, UsageError
 from pipeline.log import set_up_logging
 from pipeline.meter.reporter import reporter_settings, write_reporter
+from pipeline.process import wait_until_stopped
 from pipeline.settings.model import Settings
 from schemas.names import USAGE_TOPIC
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from pipeline.cli.meter import Targets, exporters_of, read_targets
-from pipeline.cli.options import JobSource, Output, wait_until_stopped
+from pipeline.cli.options import JobSource, Output
 from pipeline.cli.output import Layout, is_table, print_document, print_rows, remark, say, until_reader_goes
 from pipeline.clock import Clock, SystemClock, clock_time
 from pipeline.command_line import command_text
 from pipeline.errors import UsageError
+from pipeline.process import wait_until_stopped
 from quota.entity import QUOTA_TYPES
 from quota.units import age_text, rate_text, rate_unit
 

@@ -1,17 +1,14 @@
-"""Options that several commands share, how they become settings, instants and quota types, and stop signals."""
+"""Options that several commands share, how they become settings, instants and quota types."""
 
 import inspect
 import io
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
@@ -20,6 +17,7 @@ from pipeline.cli.output import FORMATS, format_option, reader_has_gone, say, un
 from pipeline.clock import wall_ms
 from pipeline.command_line import COMMAND_CONFIG, CONFIG, TABLES_ROOT, carry
 from pipeline.errors import Unreachable, UsageError
+from pipeline.process import wait_until_stopped
 from pipeline.settings.model import Settings, load_settings
 from pipeline.tables.object_store import reach_with
 from quota.entity import QUOTA_TYPES
@@ -250,51 +248,6 @@ QuotaTypeOption = Annotated[
     typer.Option("--type", metavar="TYPE", help=f"{', '.join(QUOTA_TYPES)}; or a beginning.", callback=_quota_type_of),
 ]
 """A quota type, also given as the beginning of its name."""
-
-
-# SIGTERM and Ctrl-C.
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def call_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on the first SIGINT or SIGTERM; the second one has its former effect (Ctrl-C: ends at once)."""
-    former = {kind: signal.getsignal(kind) for kind in _SIGNALS}
-
-    def first(_kind: int, _frame: FrameType | None) -> None:
-        for kind, handler in former.items():
-            signal.signal(kind, handler)
-        stop()
-
-    for kind in _SIGNALS:
-        signal.signal(kind, first)
-    try:
-        yield
-    finally:
-        for kind, handler in former.items():
-            signal.signal(kind, handler)
-
-
-@contextmanager
-def wait_until_stopped() -> Iterator[Callable[[float], bool]]:
-    """Give a function that waits some seconds, less when the command is to stop; True from then on.
-
-    It ends at the first SIGINT or SIGTERM; see `call_on_signals`.
-    """
-    # Not an Event: a signal handler that sets one may wait for the lock that its own thread holds.
-    stops: SimpleQueue[None] = SimpleQueue()
-    is_stopped = False
-
-    def wait(seconds: float) -> bool:
-        nonlocal is_stopped
-        with suppress(Empty):
-            stops.get(timeout=seconds)
-            is_stopped = True
-        return is_stopped
-
-    with call_on_signals(lambda: stops.put(None)):
-        yield wait
 
 
 _WATCH_SECONDS: Final = 2.0

@@ -20,7 +20,6 @@ from pipeline.cli.options import (
     TablesSource,
     as_iso,
     parse_instant,
-    wait_until_stopped,
     watched,
 )
 from pipeline.cli.output import Layout, Row, format_option, is_table, print_document, print_rows, remark, say
@@ -28,6 +27,7 @@ from pipeline.clock import SystemClock, wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound
 from pipeline.log import set_up_logging
+from pipeline.process import wait_until_stopped
 from pipeline.settings.model import Settings
 from pipeline.tables.port import table_uri
 from pipeline.tables.quotas.files import to_documents

@@ -14,13 +14,12 @@ from pipeline.cli.options import (
     JobSource,
     MetricsPort,
     TablesSource,
-    call_on_signals,
 )
 from pipeline.cli.output import remark
 from pipeline.command_line import JOB, RUN_DIR, carry, path_text
 from pipeline.demo.folder import DemoFolder
 from pipeline.log import set_up_logging
-from pipeline.process import free_ports, is_free
+from pipeline.process import call_on_signals, free_ports, is_free
 from pipeline.settings.model import load_settings
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from pipeline.cli.options import (
     TablesSource,
     as_iso,
     parse_instant,
-    wait_until_stopped,
     watched,
 )
 from pipeline.cli.output import (
@@ -37,6 +36,7 @@ from pipeline.clock import SHOWN_DIGITS, clock_time, seconds, wall_ms
 from pipeline.command_line import command_text
 from pipeline.errors import NotFound, Refused, UsageError
 from pipeline.log import set_up_logging
+from pipeline.process import wait_until_stopped
 from quota.entity import DEFAULT
 from quota.units import counted, rate_text
 from schemas.throttle_record import Target, ThrottleRecord, verb

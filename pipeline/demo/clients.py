@@ -7,7 +7,6 @@ its stdin is closed: a parent that dies closes it, however it dies.
 import logging
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from pipeline.demo.folder import DEMO_CLIENTS, DEMO_TOPICS, SPLIT_TOPIC, DemoCli
 from pipeline.errors import PipelineError, first_line
 from pipeline.gate.gate import Gate
 from pipeline.log import set_up_logging
+from pipeline.process import call_on_signals
 from schemas.names import THROTTLE_TOPIC
 
 
@@ -254,10 +254,9 @@ def main() -> None:
     with open(0, "rb", buffering=0, closefd=False) as given:
         plan = _AS_JSON.validate_json(given.readline())
     stopping = Event()
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, lambda *_: stopping.set())
     Thread(target=_listen_to_parent, args=(stopping,), name="stdin-watch", daemon=True).start()
-    run(plan, stopping)
+    with call_on_signals(stopping.set):
+        run(plan, stopping)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """A process: threads that take steps, pauses of the garbage collector, locks, and an end with its own exit code."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event
+from queue import SimpleQueue
+from threading import Event, Thread, current_thread, main_thread
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -11,7 +14,7 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline.errors import Conflict
-from pipeline.process import Background, ProcessLock, holder_of
+from pipeline.process import Background, ProcessLock, call_on_signals, holder_of
 from tests.waiting import PATIENCE_SECONDS, never, wait_until
 
 
@@ -32,6 +35,17 @@ def test_steps_are_taken_until_it_is_closed() -> None:
     after = len(taken)
     assert taken == list(range(after))
     assert never(lambda: len(taken) > after, 0.02)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_does_not_wait_for_a_lock_of_the_main_thread(kind: signal.Signals) -> None:
+    former = signal.getsignal(kind)
+    callers: SimpleQueue[Thread] = SimpleQueue()
+    with call_on_signals(lambda: callers.put(current_thread())):
+        os.kill(os.getpid(), kind)
+        assert callers.get(timeout=PATIENCE_SECONDS) is not main_thread()
+        assert signal.getsignal(kind) is former  # so the second one ends the program
+    assert callers.empty()
 
 
 def test_a_step_that_raises_ends_the_thread_and_is_reported_once() -> None:
