@@ -51,13 +51,11 @@ tick() { # until it is killed, or this script has ended
 }
 
 how_far() {
-  case "$step" in
-    packages)
-      set -- "$venv"/lib/python*/site-packages/*.dist-info
-      echo ", $(du -sm "$tmp" 2>/dev/null | cut -f 1) MB fetched, $(($# < locked ? $# : locked)) of $locked in place"
-      ;;
-    jars) echo ", $(du -sm "$jar_cache" 2>/dev/null | cut -f 1) MB fetched" ;;
-  esac
+  [ "$step" = packages ] || return 0
+  set -- "$venv"/lib/python*/site-packages/*.dist-info
+  megabytes=$(du -sm "$tmp" 2>/dev/null | cut -f 1)
+  [ "${megabytes:-0}" -gt 1 ] && printf ', %d MB fetched and unpacked' "$megabytes"
+  printf ', %d of %d in place' "$(($# < locked ? $# : locked))" "$locked"
 }
 
 stop_ticking() {

@@ -7,6 +7,7 @@ without an active exception", exit code 134, after a result that was printed in 
 
 import atexit
 import contextlib
+import faulthandler
 import fcntl
 import logging
 import os
@@ -169,6 +170,19 @@ def call_on_signals(stop: Callable[[], object]) -> Iterator[None]:
     finally:
         restore()
         ends.put(False)
+
+
+def ending_within(seconds: float, stop: Callable[[], object]) -> Callable[[], None]:
+    """`stop`, and so long for the process to end by itself: after that it says where its threads are, and exits with 1.
+
+    For a program that loses nothing when it is killed, and calls what may never return: a JVM, clients of a cluster.
+    """
+
+    def stop_in_time() -> None:
+        stop()
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+    return stop_in_time
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pipeline.cli.output import remark
 from pipeline.command_line import JOB, RUN_DIR, carry, path_text
 from pipeline.demo.folder import DemoFolder
 from pipeline.log import set_up_logging
-from pipeline.process import call_on_signals, free_ports, is_free
+from pipeline.process import call_on_signals, ending_within, free_ports, is_free
 from pipeline.settings.model import load_settings
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 8788
 DEFAULT_LISTEN: Final = "127.0.0.1:8787"
 _DASHBOARD_NICENESS: Final = 10
+_LONGEST_END_SECONDS: Final = 90.0
 
 
 def _token_option(variable: str) -> Any:
@@ -118,7 +119,8 @@ def run(
             settings, Listeners(log_throttles, lambda report: log.info(status_line(report)))
         )
         running = Job(settings, listeners, waits=not no_wait, takes_topic=take_topic)
-        with call_on_signals(running.stop), metrics_endpoint(settings.metrics, registry):
+        stop = ending_within(_LONGEST_END_SECONDS, running.stop)
+        with call_on_signals(stop), metrics_endpoint(settings.metrics, registry):
             create_tables(settings.tables.root)
             running.run(starter)
 
@@ -257,7 +259,7 @@ def _run_demo(
     console = DemoConsole(place, f"http://127.0.0.1:{page_port}/", watched)
     set_up_logging("INFO", console if watched else None)
     running = Demo(place, settings, console.listeners(), count, page_port)
-    with call_on_signals(running.stop), console.shown(lambda: running.is_stopping):
+    with call_on_signals(ending_within(_LONGEST_END_SECONDS, running.stop)), console.shown(lambda: running.is_stopping):
         running.run(duration)
     if not running.has_begun:
         remark("stopped before the demo had begun")

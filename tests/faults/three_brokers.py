@@ -8,7 +8,7 @@ faults, and needs javac; `--keep` is a folder for what brokers and jobs leave.
 Brokers, job and clients are hosts of a network of their own (`Network`). Each round has a new cluster (KRaft, each node
 broker and controller, replication factor 3, min ISR 2), new tables, its faults one after the other, and the same end:
 the network is whole, the load ends, the job drains and stops. Ends with 1 if anything was lost, written twice or
-different, or a client of the gate waited after the end that was stored.
+different, a client of the gate waited after the end that was stored, or the job did not end by itself.
 """
 
 import json
@@ -63,6 +63,7 @@ _AFTER_SECONDS: Final = 4.0
 _LATE_MS: Final = 1_000
 """A client that waits this much longer than its throttle has not only been let go by a busy machine."""
 _LAST_QUOTA_FACTOR: Final = 1e4
+_LAST_LINES: Final = 300
 _AT_LEAST: Final = {
     **{"messages": 100, "batches": 5, "usage": 50, "dead_letters": 3},
     **{"decisions": 5, "renewals": 3, "releases": 3, "publish_seq": 10, "topic": 10},
@@ -143,11 +144,16 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One round: its faults, what was compared, and what the verifier has against it."""
+    """One round: its faults, what was compared, and what the verifier has against it.
+
+    Attributes:
+        last_lines: Of the job's log, if it had to be ended because it did not end by itself.
+    """
 
     faults: list[Fault]
     counts: dict[str, int]
     problems: list[str]
+    last_lines: list[str]
 
     @property
     def late(self) -> list[str]:
@@ -189,13 +195,13 @@ def play(faults: Sequence[str], folder: Path, seed: int, cut_seconds: float = 15
         rigged.end_load()
         rigged.set_quotas(_LAST_QUOTA_FACTOR)  # releases all who would be held for what was sent meanwhile
         rigged.drain()
-        rigged.job.stop()
+        code = rigged.job.stop()
         watch.close()
         for fault in made:
             _measure(fault, rigged, watch)
         verdict = rigged.verdict(_AT_LEAST)
         counts = dict[str, int]({kind: verdict.count(kind) for kind in KINDS[:3]}, compared=verdict.compared.total())
-        return Outcome(made, counts, verdict.told())
+        return Outcome(made, counts, verdict.told(), rigged.job.log[-_LAST_LINES:] if code else [])
 
 
 def _made(scene: Scene, watch: Watch, name: str, factor: float) -> Fault:
@@ -306,7 +312,7 @@ def main() -> int:
     print(f"\n{text}")  # noqa: T201
     if given.report:
         write_part(Path(given.report), *PART, text)
-    return int(any(outcome.problems or outcome.late for outcome in outcomes))
+    return int(any(outcome.problems or outcome.late or outcome.last_lines for outcome in outcomes))
 
 
 def _text(rounds: Sequence[Outcome], cut_seconds: float) -> str:
