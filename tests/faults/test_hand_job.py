@@ -364,7 +364,8 @@ def test_a_start_after_a_snapshot_adds_nothing_to_the_batch_before_it(is_repeate
     use(job, 1, "other")
     use(job, 90_000, ago_ms=40_000)
     job.start()
-    use(job, 100, ago_ms=39_500)
+    job.send(event(job, 100, ago_ms=39_500), event(job, 15_000, "other"))
+    job.step()
     job.start()
     with armed("sensor_state.appended"), pytest.raises(FailpointReached):
         use(job, 1, ago_ms=39_000)
@@ -374,6 +375,8 @@ def test_a_start_after_a_snapshot_adds_nothing_to_the_batch_before_it(is_repeate
     job.start()
     for _ in range(2):
         job.step()
+    job.clock.advance(1_000)
+    use(job, 1, "other")  # a snapshot goes before it
     assert_equal_at_rest(job)
 
 

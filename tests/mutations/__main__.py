@@ -25,6 +25,7 @@ from tests.mutations.planting import ROOT, Defect, NotPlantable, Tree
 
 _NOT_COPIED: Final = (".git", ".venv", ".kquota", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
 _PATIENCE_SECONDS: Final = 600
+_PATIENCE_WITH_ALL_SECONDS: Final = 3_600
 _QUICK: Final = "not spark and not broker and not long"
 _ENDED: Final = re.compile(r"^(PASSED|FAILED|ERROR) (.*?)(?: - .*)?$", re.MULTILINE)
 _TESTS_FAILED: Final = 1
@@ -90,7 +91,7 @@ class Workshop:
         last = next(filter(None, reversed(ran.printed.splitlines())), "")
         return Outcome(defect.what, "", f"NOT RUN, pytest ended with {ran.code}: {last}")
 
-    def run(self, tests: Iterable[str], *options: str) -> Ran | None:
+    def run(self, tests: Iterable[str], *options: str, patience_seconds: int = _PATIENCE_SECONDS) -> Ran | None:
         """Run tests in the copy; None if they do not end."""
         command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-rpfE"]
         command += ["--hypothesis-profile=first-failure", f"--basetemp={self._folder / 'tests'}", *options, *tests]
@@ -105,7 +106,7 @@ class Workshop:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=_PATIENCE_SECONDS,
+                timeout=patience_seconds,
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -117,7 +118,8 @@ class Workshop:
         failed: set[str] = set()
         for is_slow in (False, True):
             tests = dict.fromkeys(test for one in defects if one.is_slow is is_slow for test in one.finder.split())
-            ran = self.run(tests, *_choice(is_slow)) if tests else Ran(0, "")
+            patience_seconds = _PATIENCE_WITH_ALL_SECONDS
+            ran = self.run(tests, *_choice(is_slow), patience_seconds=patience_seconds) if tests else Ran(0, "")
             failed.update(tests if ran is None else ran.ended("FAILED", "ERROR"))
         return failed
 

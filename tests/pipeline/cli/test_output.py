@@ -122,6 +122,12 @@ def test_a_narrower_terminal_breaks_texts_then_drops_columns_then_breaks_names(
     assert (left_out, lines[1:]) == (dropped, shown)
 
 
+def test_columns_without_room_are_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(WHOLE - 18))
+    print_rows([dict(zip(KEYS, WIDE_ROW, strict=True))], "table", COLUMNS)
+    assert capsys.readouterr().err == "no room for: client_id, O; see them with -o wide\n"
+
+
 def test_the_default_entity_is_never_broken_and_widths_are_cells() -> None:
     assert fitted(("user", "client_id"), [("<default>",) * 2], Layout(), 1)[0] == ["user", "<default>"]
     assert fitted(("user", "O"), [("日本", "1")], Layout(), 80)[0] == ["user  O", "日本  1"]

@@ -134,4 +134,4 @@ class SameThrottles(RuleBasedStateMachine):
 
 
 SameThrottlesTest = SameThrottles.TestCase
-SameThrottlesTest.settings = settings(max_examples=40, stateful_step_count=25)
+SameThrottlesTest.settings = settings(max_examples=60, stateful_step_count=25)
