@@ -160,7 +160,7 @@ _SECOND_LIFE_SECONDS: Final = 12.0
 class Steady:
     """What was measured under the steady load. It counts when the first event of a client in a second is answered."""
 
-    asked: int  # how many there were before the kill
+    asked: int  # how many there were while it was measured
     latency_ms: list[float]  # of each that was answered before the kill, from its produce call
     recovery_seconds: float  # from the kill until one of after the kill was answered
     memory_mb: float  # peak of all processes, of the first life
@@ -180,7 +180,8 @@ def steady(peer: Peer, place: Place, load: tuple[int, int], warm_seconds: float,
             time.sleep(warm_seconds)
             begin_ms, meter = time.time() * 1000, life.cpu_meter()
             time.sleep(seconds)
-            cores, memory_mb = meter.cores(), life.memory_mb()
+            end_ms, cores, memory_mb = time.time() * 1000, meter.cores(), life.memory_mb()
+            results.read()  # the log of a table is kept for three minutes
             killed_ms = life.kill()
             life = lives.enter_context(closing(Life(peer, place)))
             time.sleep(_SECOND_LIFE_SECONDS)  # to read the results would slow it down
@@ -190,7 +191,7 @@ def steady(peer: Peer, place: Place, load: tuple[int, int], warm_seconds: float,
         for key, time_ms, _ in events_in(sent):
             first_ms[key] = min(time_ms, first_ms.get(key, time_ms))
         life.await_right(results, None, expected)
-    asked = {key: at_ms for key, at_ms in first_ms.items() if begin_ms <= at_ms < killed_ms}
+    asked = {key: at_ms for key, at_ms in first_ms.items() if begin_ms <= at_ms < end_ms}
     answered = ((results.first_ms.get(key, killed_ms), at_ms) for key, at_ms in asked.items())
     return Steady(
         asked=len(asked),

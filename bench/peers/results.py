@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
@@ -156,7 +157,11 @@ class FileResults(Results):
                         yield at_ms, (second_ms, user, client_id), tuple(int(value or 0) for value in sums)
 
     def _files(self) -> list[Path]:
-        return sorted(self._folder.glob(self._pattern), key=lambda file: (file.stat().st_mtime_ns, file.name))
+        found = dict[Path, tuple[int, str]]()
+        for file in self._folder.glob(self._pattern):
+            with suppress(FileNotFoundError):  # upkeep removes old files of a table's log
+                found[file] = file.stat().st_mtime_ns, file.name
+        return sorted(found, key=found.__getitem__)
 
     def _data(self, file: Path) -> Iterable[Path]:
         return [file]
