@@ -365,7 +365,7 @@ class WebServer:
             asyncio.run(serve(self._app, self._config, shutdown_trigger=self._until_stopped))
 
     def stop(self) -> None:
-        """Make `run` return. From any thread or signal handler; may be repeated, and come before `run`."""
+        """Make `run` return. From any thread; may be repeated, and come before `run`."""
         self._stopping.set()
 
     async def _until_stopped(self) -> None:

@@ -171,7 +171,7 @@ class Demo:
     _job: Job | None = field(default=None, init=False)
 
     def stop(self) -> None:
-        """End the demo; safe from a signal handler."""
+        """End the demo; from any thread."""
         self.is_stopping = True
         if self._job is not None:
             self._job.stop()
@@ -189,10 +189,10 @@ class Demo:
             page = start_command(self.folder, self.folder.dashboard_log, "dashboard", "--port", self.dashboard_port)
             stack.callback(terminate, page, _STOP_SECONDS)
             self.has_begun = True
-            if self.is_stopping:
-                return
             load = Load(cluster, self.folder, stack)
             self._job = job = Job(settings, self.listeners)
+            if self.is_stopping:  # perhaps before there was a job to stop
+                return
 
             def run_load() -> None:
                 job.ready.wait()

@@ -161,10 +161,10 @@ class GateServer(WebServer):
             self._closing.join()
 
     def stop(self) -> None:
-        """Answer the waiting requests and make `run` return. From any thread or signal handler; may be repeated."""
-        super().stop()
-        if self._closing.ident is None:
+        """Answer the waiting requests and make `run` return. From any thread; may be repeated."""
+        if self._closing.ident is None:  # before `run` can come here, too
             self._closing.start()
+        super().stop()
 
 
 # Metrics, read from the gauges of the gate at each scrape.

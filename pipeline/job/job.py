@@ -60,7 +60,7 @@ class Job:
         self.ready = Event()
 
     def stop(self) -> None:
-        """Ask the job to end; safe from a signal handler. `run` returns when the batch under way is done."""
+        """Ask the job to end; from any thread. `run` returns when the batch under way is done."""
         self._stopping.set()
 
     def run(self, starter: SparkStarter) -> None:
