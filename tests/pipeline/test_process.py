@@ -48,24 +48,19 @@ def test_a_stop_signal_does_not_wait_for_a_lock_of_the_main_thread(kind: signal.
     assert callers.empty()
 
 
-_NEVER_ENDS = """
-import threading
+NEVER_ENDS = """
+import os, signal, threading
 from pipeline.process import call_on_signals, ending_within
 with call_on_signals(ending_within(0.1, lambda: print("asked to end", flush=True))):
-    print("running", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait()
 """
 
 
 def test_a_program_that_does_not_end_by_itself_says_where_it_is_and_ends() -> None:
-    command = [sys.executable, "-c", _NEVER_ENDS]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert running.stdout is not None
-    assert running.stdout.readline() == "running\n"
-    running.terminate()
-    printed, threads = running.communicate(timeout=PATIENCE_SECONDS)
-    assert (running.returncode, printed) == (1, "asked to end\n")
-    assert 'File "<string>", line 6 in <module>' in threads
+    done = run_script(NEVER_ENDS)
+    assert (done.returncode, done.stdout) == (1, "asked to end\n")
+    assert 'File "<string>", line 6 in <module>' in done.stderr
 
 
 def test_a_step_that_raises_ends_the_thread_and_is_reported_once() -> None:
